@@ -1,0 +1,64 @@
+"""Chips: geometry and speeds from `chips.toml`, the one table; every value there names its source."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from engine.errors import UserError
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One accelerator.
+
+    lanes: compute lanes per core. eu_bytes: bytes a lane processes per cycle. lmem_bytes: local memory per lane (bytes),
+    in `banks` equal banks. ddr_base: first DDR address. ddr_bandwidth: bytes/s. clock_hz: cycles/s.
+    macs_per_cycle: multiply-accumulates per cycle and core by dtype. alignment: DDR alignment of tensors (bytes).
+    mask_size: side of the small causal mask (rows). fused_mlp: keeps top.MLP as one op. costs: constants of the cost
+    rules (see `cost.py`).
+    """
+
+    name: str
+    description: str
+    lanes: int
+    eu_bytes: int
+    lmem_bytes: int
+    banks: int
+    cores: int
+    ddr_base: int
+    ddr_bandwidth: float
+    clock_hz: float
+    macs_per_cycle: Mapping[str, int]
+    alignment: int
+    mask_size: int
+    fused_mlp: bool
+    costs: Mapping[str, Any]
+
+    @property
+    def bank_bytes(self) -> int:
+        """Bytes of one bank in one lane."""
+        return self.lmem_bytes // self.banks
+
+    def eu(self, dtype_bytes: int) -> int:
+        """Elements of that size that a lane processes per cycle."""
+        return self.eu_bytes // dtype_bytes
+
+
+@cache
+def chips() -> Mapping[str, Chip]:
+    """Every chip by name."""
+    table = tomllib.loads(files("engine.tpu").joinpath("chips.toml").read_text())
+    return {name: Chip(name=name, costs=row.pop("costs", {}), **row) for name, row in table.items()}
+
+
+def chip(name: str) -> Chip:
+    """The chip called `name`. Raises UserError with the list of chips."""
+    try:
+        return chips()[name]
+    except KeyError:
+        raise UserError(f"unknown chip {name!r}; known chips: {', '.join(chips())}") from None

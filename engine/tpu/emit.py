@@ -1,0 +1,190 @@
+"""The helper with which kernels emit instructions: queues, waits, pipeline steps and views of DDR tensors.
+
+Waits follow rule R1 of COST_MODEL.md: a command starts after the previous one of its queue and after the command of the
+other queue that it names. `sync` names everything emitted so far; commands between two syncs overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.snapshot import OpRecord, TensorType
+from engine.tpu.chip import Chip
+from engine.tpu.isa import (
+    Arena,
+    Constant,
+    Direction,
+    Global,
+    Local,
+    Opcode,
+    Operand,
+    Rounding,
+    Shape4,
+    Stream,
+    contiguous,
+    dtype_bytes,
+)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Smallest integer not below a / b."""
+    return -(-a // b)
+
+
+def align_up(value: int, step: int) -> int:
+    """Smallest multiple of `step` not below value."""
+    return ceil_div(value, step) * step
+
+
+def shape4(shape: tuple[int, ...]) -> Shape4:
+    """A tensor shape read as [n, c, h, w]: missing dims are 1 on the right of c (so [1, L, H] is n=1, c=L, h=H, w=1)."""
+    padded = (tuple(shape) + (1, 1, 1, 1))[:4]
+    if len(shape) > 4:
+        raise ValueError(f"shape {shape} has more than four dimensions")
+    return (padded[0], padded[1], padded[2], padded[3])
+
+
+@dataclass
+class Emitter:
+    """Emits the program of one module, op by op.
+
+    base: DDR address of each arena, so that absolute addresses in the IR become arena plus offset.
+    """
+
+    chip: Chip
+    arenas: dict[Arena, tuple[int, int]]
+    """arena -> (base address, size in bytes) of the module."""
+    stream: Stream = field(default_factory=Stream)
+    record: OpRecord | None = None
+    op_index: int = 0
+    step: int = 0
+    _barrier: list[int] = field(default_factory=lambda: [0, 0])
+
+    def begin(self, op_index: int, record: OpRecord) -> None:
+        """Start an op: its first commands wait for everything before it (R2)."""
+        self.op_index, self.record, self.step = op_index, record, 0
+        self.sync()
+
+    def sync(self) -> None:
+        """Commands emitted from here on wait for all emitted before."""
+        self._barrier = list(self.stream.last)
+
+    def pipeline(
+        self,
+        count: int,
+        load: Callable[[int], None],
+        compute: Callable[[int], None],
+        store: Callable[[int], None],
+    ) -> None:
+        """Run `count` tiles double buffered (R3): step q computes tile q while q-1 is stored and q+1 loaded."""
+        self.sync()
+        load(0)
+        for q in range(count):
+            self.sync()
+            self.step = q
+            if q > 0:
+                store(q - 1)
+            if q + 1 < count:
+                load(q + 1)
+            compute(q)
+        self.sync()
+        store(count - 1)
+        self.sync()
+
+    # -- DDR views -------------------------------------------------------------------------------------------------
+
+    def source(self, index: int, shape: Shape4 | None = None, stride: Shape4 | None = None, offset: int = 0) -> Global:
+        """DDR view of operand `index`: default dense shape4 of its type; `offset` and `stride` in elements."""
+        assert self.record is not None
+        return self.ddr(self.record.operand_types[index], shape, stride, offset)
+
+    def target(
+        self, index: int = 0, shape: Shape4 | None = None, stride: Shape4 | None = None, offset: int = 0
+    ) -> Global:
+        """DDR view of result `index`."""
+        assert self.record is not None
+        return self.ddr(self.record.result_types[index], shape, stride, offset)
+
+    def ddr(
+        self, type_: TensorType, shape: Shape4 | None = None, stride: Shape4 | None = None, offset: int = 0
+    ) -> Global:
+        """DDR view of a tensor with an absolute address."""
+        if type_.address is None:
+            raise ValueError(f"{type_} has no address; run address-assign first")
+        shape = shape or shape4(type_.shape)
+        for arena, (base, size) in self.arenas.items():
+            if base <= type_.address < base + size:
+                start = type_.address - base + offset * dtype_bytes(type_.dtype)
+                return Global(arena, start, type_.dtype, shape, stride or contiguous(shape))
+        raise ValueError(f"address {type_.address} of {type_} lies in no arena of the module")
+
+    # -- local memory ----------------------------------------------------------------------------------------------
+
+    def local(self, address: int, dtype: str, shape: Shape4, *, aligned: bool = True, lane: int = 0) -> Local:
+        """A local tensor with the chip's layout: each channel's h x w is dense and, if `aligned`, padded to EU bytes."""
+        _, c, h, w = shape
+        plane = h * w
+        if aligned:
+            plane = align_up(plane, self.chip.eu_bytes // dtype_bytes(dtype))
+        return Local(address, dtype, shape, (ceil_div(lane + c, self.chip.lanes) * plane, plane, w, 1), lane)
+
+    def local_bytes(self, dtype: str, shape: Shape4, *, aligned: bool = True) -> int:
+        """Bytes per lane of `local(...)` with the same arguments."""
+        tensor = self.local(0, dtype, shape, aligned=aligned)
+        return shape[0] * tensor.stride[0] * dtype_bytes(dtype)
+
+    # -- instructions ----------------------------------------------------------------------------------------------
+
+    def load(self, result: Local, source: Global, opcode: Opcode = Opcode.TENSOR) -> None:
+        """GDMA DDR to local."""
+        self.gdma(opcode, Direction.LOAD, result, source)
+
+    def store(self, result: Global, source: Local, opcode: Opcode = Opcode.TENSOR) -> None:
+        """GDMA local to DDR."""
+        self.gdma(opcode, Direction.STORE, result, source)
+
+    def gdma(self, opcode: Opcode, direction: Direction, result: Operand, *operands: Operand) -> None:
+        """Any GDMA instruction."""
+        self.stream.append(
+            opcode,
+            result,
+            operands,
+            op=self.op_index,
+            wait=self._barrier[0],
+            direction=direction,
+            step=self.step,
+        )
+
+    def tiu(
+        self,
+        opcode: Opcode,
+        result: Local,
+        *operands: Operand,
+        rounding: Rounding = Rounding.HALF_EVEN,
+        flags: int = 0,
+        kernel: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Any TIU instruction."""
+        self.stream.append(
+            opcode,
+            result,
+            operands,
+            op=self.op_index,
+            wait=self._barrier[1],
+            rounding=rounding,
+            flags=flags,
+            kernel=kernel,
+            step=self.step,
+        )
+
+    def program(self) -> np.ndarray:
+        """The instructions emitted so far."""
+        return self.stream.program()
+
+
+def constant(value: float, dtype: str = "f32") -> Constant:
+    """An immediate operand."""
+    return Constant(value, dtype)

@@ -55,8 +55,8 @@ class Op:
     def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
         """The op's meaning: `inputs` are the operands in order (None where absent), the result one array per result.
 
-        Top ops compute in float32. Tpu ops take and return arrays of the dtypes in `op` (bf16 as ml_dtypes.bfloat16)
-        and round where the chip rounds.
+        Floats travel as float32 arrays. In Tpu ops their values are exactly representable in the dtype that `op` says,
+        and every result is rounded where the chip rounds (`engine/tpu/numerics.py`). Integers keep their dtype.
         """
         raise NotImplementedError(f"{cls.dialect}.{cls.__name__} has no NumPy meaning")
 
@@ -73,6 +73,8 @@ class TpuOp(Op):
 
     abstract = True
     dialect = "tpu"
+    host: ClassVar[bool] = False
+    """Runs on the host beside the accelerator (TopK, sampling): no instructions, no cycles."""
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:

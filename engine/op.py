@@ -12,7 +12,7 @@ An operand whose name ends with `?` may be `none`; one that ends with `*` (last 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -75,6 +75,18 @@ class TpuOp(Op):
     dialect = "tpu"
     host: ClassVar[bool] = False
     """Runs on the host beside the accelerator (TopK, sampling): no instructions, no cycles."""
+
+    @classmethod
+    def bind(cls, op: OpRecord, constants: Mapping[int, np.ndarray]) -> Callable[..., tuple[np.ndarray, ...]]:
+        """A function of all operands with the weights in `constants` (by operand number) prepared once.
+
+        The interpreter calls it for every run of the op with None in the constants' places. Default: `compute`.
+        """
+
+        def run(*inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+            return cls.compute(op, [constants.get(i, x) for i, x in enumerate(inputs)])
+
+        return run
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:

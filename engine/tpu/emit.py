@@ -61,11 +61,13 @@ class Emitter:
     record: OpRecord | None = None
     op_index: int = 0
     step: int = 0
+    history: int = 0
+    """Set while emitting the work of one history key block: 1 + its first row (see isa.INSTRUCTION)."""
     _barrier: list[int] = field(default_factory=lambda: [0, 0])
 
     def begin(self, op_index: int, record: OpRecord) -> None:
         """Start an op: its first commands wait for everything before it (R2)."""
-        self.op_index, self.record, self.step = op_index, record, 0
+        self.op_index, self.record, self.step, self.history = op_index, record, 0, 0
         self.sync()
 
     def sync(self) -> None:
@@ -156,6 +158,7 @@ class Emitter:
             wait=self._barrier[0],
             direction=direction,
             step=self.step,
+            history=self.history,
         )
 
     def tiu(
@@ -178,6 +181,7 @@ class Emitter:
             flags=flags,
             kernel=kernel,
             step=self.step,
+            history=self.history,
         )
 
     def program(self) -> np.ndarray:

@@ -124,6 +124,9 @@ class Rounding(IntEnum):
 
 ACCUMULATE = 1
 """Flag of MM2 and MM: add to what the result already holds."""
+HISTORY_TAIL = 2
+"""Flag of a COPY of a constant over the scores of a history key block (see `history`): it runs only in the block that
+the history length cuts, and only on the columns from the history length on."""
 
 DTYPES = tuple(BITS)
 """dtype names by the code stored in an operand."""
@@ -155,17 +158,19 @@ INSTRUCTION = np.dtype(
         ("id", "<u4"),
         ("wait", "<u4"),
         ("step", "<i4"),
+        ("history", "<i4"),
         ("kernel", "<i4", 2),
         ("result", OPERAND),
         ("operands", OPERAND, OPERANDS),
     ]
 )
 """One instruction. op: index of the op record it belongs to. id: 1-based number in its queue. wait: id of the last
-command of the other queue that must have ended (0: none). step: pipeline step inside the op. kernel: window (kh, kw)
+command of the other queue that must have ended (0: none). step: pipeline step inside the op. history: 0, or 1 + the first history row of the key block that the
+instruction works on: it is dropped when the module runs with a history length not beyond that row. kernel: window (kh, kw)
 of poolings, coefficient count of TAYLOR in kernel[1]."""
 
 _OPERAND_STRUCT = struct.Struct("<BBBB4i4iqd")
-_HEADER_STRUCT = struct.Struct("<BBBBHHiIIiii")
+_HEADER_STRUCT = struct.Struct("<BBBBHHiIIiiii")
 assert _OPERAND_STRUCT.size == OPERAND.itemsize
 assert _HEADER_STRUCT.size + OPERAND.itemsize * (1 + OPERANDS) == INSTRUCTION.itemsize
 
@@ -264,13 +269,14 @@ class Stream:
         flags: int = 0,
         kernel: tuple[int, int] = (0, 0),
         step: int = 0,
+        history: int = 0,
         core: int = 0,
     ) -> None:
         """Append one instruction; `wait` is an id of the other queue."""
         engine = 0 if opcode >= 16 else 1
         self.last[engine] += 1
         self.data += _HEADER_STRUCT.pack(
-            engine, opcode, direction, rounding, flags, core, op, self.last[engine], wait, step, *kernel
+            engine, opcode, direction, rounding, flags, core, op, self.last[engine], wait, step, history, *kernel
         )
         self.data += result.packed
         for operand in operands:

@@ -140,15 +140,17 @@ class Emitter:
 
     # -- instructions ----------------------------------------------------------------------------------------------
 
-    def load(self, result: Local, source: Global, opcode: Opcode = Opcode.TENSOR) -> None:
+    def load(self, result: Local, source: Global, opcode: Opcode = Opcode.TENSOR, flags: int = 0) -> None:
         """GDMA DDR to local."""
-        self.gdma(opcode, Direction.LOAD, result, source)
+        self.gdma(opcode, Direction.LOAD, result, source, flags=flags)
 
-    def store(self, result: Global, source: Local, opcode: Opcode = Opcode.TENSOR) -> None:
+    def store(self, result: Global, source: Local, opcode: Opcode = Opcode.TENSOR, flags: int = 0) -> None:
         """GDMA local to DDR."""
-        self.gdma(opcode, Direction.STORE, result, source)
+        self.gdma(opcode, Direction.STORE, result, source, flags=flags)
 
-    def gdma(self, opcode: Opcode, direction: Direction, result: Operand, *operands: Operand) -> None:
+    def gdma(
+        self, opcode: Opcode, direction: Direction, result: Operand, *operands: Operand, flags: int = 0
+    ) -> None:
         """Any GDMA instruction."""
         self.stream.append(
             opcode,
@@ -157,6 +159,7 @@ class Emitter:
             op=self.op_index,
             wait=self._barrier[0],
             direction=direction,
+            flags=flags,
             step=self.step,
             history=self.history,
         )

@@ -61,7 +61,8 @@ class Opcode(IntEnum):
     COPY = 26
     AND = 27
     ASHIFT = 28
-    """result = operand 0 << operand 1 for positive, >> for negative shifts; the result's dtype decides the sign."""
+    """result = operand 0 << operand 1 for positive, >> for negative shifts; >> rounds and keeps the sign only when both
+    operand 0 and the result are signed."""
     ADDS = 29
     """Saturating add, then << operand 2: builds the exponent field of 2**k."""
     SUBS = 30
@@ -70,6 +71,7 @@ class Opcode(IntEnum):
     """Polynomial in operand 0; operand 1 holds `kernel[1]` coefficients, lowest power first, per lane."""
     RSQRT = 32
     NORMALIZE = 33
+    """Operand 0's significand in [1, 2) for a float result, its biased exponent field for an integer result."""
     POOL_AVG = 34
     """Window sum times operand 1 (a constant) over kernel (kh, kw), stride = kernel."""
     POOL_MAX = 35
@@ -127,6 +129,10 @@ ACCUMULATE = 1
 HISTORY_TAIL = 2
 """Flag of a COPY of a constant over the scores of a history key block (see `history`): it runs only in the block that
 the history length cuts, and only on the columns from the history length on."""
+
+UNSTRIDED = 4
+"""Flag of TENSOR: the transfer is encoded without DDR strides. It moves the same bytes but uses one DDR channel (R5, the
+form of prefill_kv attention)."""
 
 DTYPES = tuple(BITS)
 """dtype names by the code stored in an operand."""
@@ -286,6 +292,21 @@ class Stream:
     def program(self) -> np.ndarray:
         """The instructions as an array of INSTRUCTION records."""
         return np.frombuffer(bytes(self.data), dtype=INSTRUCTION)
+
+
+def runs_with_history(program: np.ndarray, length: int | None) -> np.ndarray:
+    """Which instructions run when the module's history holds `length` rows (bool, one per instruction).
+
+    None: the whole history. Key blocks that start at or beyond the length are dropped; a HISTORY_TAIL fill runs only in
+    the block that the length cuts.
+    """
+    first = program["history"] - 1
+    tail = (program["flags"] & HISTORY_TAIL) != 0
+    if length is None:
+        return np.asarray(~tail)
+    shape = program["result"]["shape"]
+    columns = shape[:, 2] * shape[:, 3]
+    return np.asarray((first < length) & (~tail | (length < first + columns)))
 
 
 def moved_bytes(program: np.ndarray) -> np.ndarray:

@@ -69,7 +69,7 @@ def _tensors(reader: GGUFReader, meta: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _split_rotary_halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    """GGUF keeps the two rows of a rotary pair next to each other; Hugging Face keeps them half a head apart."""
+    """GGUF keeps the two rows of a rotary pair side by side; Hugging Face keeps them half a head apart."""
     rows, columns = weight.shape
     pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
     return pairs.transpose(0, 2, 1, 3).reshape(rows, columns)

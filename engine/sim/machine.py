@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import factorial, prod
@@ -105,7 +105,14 @@ class _Instruction:
     history: int
     kernel: tuple[int, int]
     result: _Operand
-    operands: tuple[_Operand, ...]
+    first: _Operand
+    second: _Operand
+    third: _Operand
+    fourth: _Operand
+
+    @property
+    def operands(self) -> tuple[_Operand, _Operand, _Operand, _Operand]:
+        return self.first, self.second, self.third, self.fourth
 
 
 class _Finding(Exception):  # noqa: N818 - control flow inside this module, never seen outside
@@ -313,15 +320,12 @@ class Machine:
             for at, fields in enumerate(zip(*columns, strict=True)):
                 if runs[at]:
                     record = records[at * INSTRUCTION.itemsize : (at + 1) * INSTRUCTION.itemsize]
-                    result, *operands = self._tensors(record)
-                    self._step(_Instruction(start + at, *fields, result, tuple(operands)))
+                    self._step(_Instruction(start + at, *fields, *self._tensors(record)))
         return max(start, stop)
 
-    def _tensors(self, record: bytes) -> list[_Operand]:
-        return [
-            self._operand(record[at : at + OPERAND.itemsize])
-            for at in range(_FIRST_OPERAND, INSTRUCTION.itemsize, OPERAND.itemsize)
-        ]
+    def _tensors(self, record: bytes) -> Iterator[_Operand]:
+        for at in range(_FIRST_OPERAND, INSTRUCTION.itemsize, OPERAND.itemsize):
+            yield self._operand(record[at : at + OPERAND.itemsize])
 
     def _operand(self, raw: bytes) -> _Operand:
         operand = self._operands.get(raw)

@@ -26,7 +26,7 @@ class ModelConfig:
     """Architecture of a dense decoder-only model.
 
     `family` selects the block template; `dtype` is how the weights are stored (bf16, f16 or f32); `qkv_bias`
-    is for q, k and v, `output_bias` for o. Any of `eos_token_ids` ends generation. `source` is the config.json.
+    is for q, k and v, `output_bias` for o. Any of `eos_token_ids` ends generation. `source` is the file.
     """
 
     name: str
@@ -184,7 +184,7 @@ def _refuse_quantised(config: Fields) -> None:
             method = config.nested(key).values.get("quant_method", "unnamed")
             raise UserError(
                 f"{config.where}: '{key}' says that the weights are quantised (quant_method {method!r}),"
-                f" which is not supported; use the model's {listed(DTYPES.values())} checkpoint and --quantize"
+                f" which is not supported; use a {listed(DTYPES.values())} checkpoint and --quantize"
             )
 
 

@@ -40,8 +40,8 @@ class RopeConfig:
 def read_rope(config: Fields, head_dim: int, max_positions: int) -> RopeConfig:
     """The rotary embedding of a config.json, in its older and newer spelling.
 
-    Older files say `rope_theta` and `rope_scaling` (with `type` or `rope_type`), newer `rope_parameters`; where
-    several are present the precedence is that of transformers. Raises UserError for an unsupported kind, a
+    Older files say `rope_theta` and `rope_scaling` (with `type` or `rope_type`), newer `rope_parameters`; of
+    several the one that transformers takes is taken. Raises UserError for an unsupported kind, a
     partial or multi-section rotation, or bad values.
     """
     older = config.values.get("rope_scaling") not in (None, {})

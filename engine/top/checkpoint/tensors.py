@@ -45,7 +45,7 @@ _LARGEST_HEADER = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where a tensor is stored: `offset` and `nbytes` in bytes of `file`; `dtype` as safetensors spells it."""
+    """Where a tensor is stored: `offset` and `nbytes` in bytes of `file`; `dtype` as in the header."""
 
     name: str
     file: Path
@@ -121,7 +121,7 @@ class Checkpoint:
         if extras:
             file = self.tensors[extras[0]].file
             raise UserError(
-                f"{file}: {len(extras)} tensor(s) that the model in config.json does not have: {listed(extras)};"
+                f"{file}: {len(extras)} tensor(s) unknown to the model in config.json: {listed(extras)};"
                 " config.json and the weights must be of one model"
             )
 

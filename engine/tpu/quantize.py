@@ -1,7 +1,7 @@
 """Group-wise W4 and W8 weight quantisation, bit for bit as the reference compiler stores it, and its inverse.
 
-A linear's weight [N, K] (N output channels) is cut along K into G = ceil(K / group_size) groups per row; each group has
-a scale and an integer zero point. With top = 15 for 4 bits and 255 for 8:
+A linear's weight [N, K] (N output channels) is cut along K into G = ceil(K / group_size) groups per row; each
+group has a scale and an integer zero point. With top = 15 for 4 bits and 255 for 8:
 
     asymmetric   scale = (max - min) / top        zero_point = clip(round(-min / scale), 0, top)
     symmetric    scale = 2 max|w| / top           zero_point = (top + 1) / 2
@@ -10,10 +10,10 @@ a scale and an integer zero point. With top = 15 for 4 bits and 255 for 8:
 `round` takes halves away from zero; everything is float32. Three cases go beyond the formula:
 
 - K is no multiple of group_size: the last group of each row is shorter (the reference refuses such a weight).
-- Flat groups: max - min (2 max|w|) is at least 1e-5, so that an all-zero group has a scale to divide by. The reference
-  has this floor for asymmetric only and divides by zero in an all-zero symmetric group.
-- Asymmetric groups of one sign: the range is widened to contain 0. The reference does not, and so clips most of such a
-  group; where a group has weights of both signs, or a zero, the two agree.
+- Flat groups: max - min (2 max|w|) is at least 1e-5, so that an all-zero group has a scale to divide by. The
+  reference has this floor for asymmetric only and divides by zero in an all-zero symmetric group.
+- Asymmetric groups of one sign: the range is widened to contain 0. The reference does not, and so clips most
+  of such a group; where a group has weights of both signs, or a zero, the two agree.
 
 |w - (q - zero_point) scale| <= scale / 2 therefore holds for every weight, up to float32 rounding.
 """
@@ -35,7 +35,7 @@ CHUNK_ELEMENTS = 32 * 1024
 """Weights worked on at a time, so that the float32 buffers stay in a 1 MB second-level cache."""
 
 BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
-"""trunc(x + copysign(BELOW_HALF, x)) rounds halves away from zero exactly; with 0.5 itself 0.49999997 would become 1."""
+"""trunc(x + copysign(BELOW_HALF, x)) rounds halves away from zero exactly; 0.5 would take 0.49999997 to 1."""
 
 SIGN_BIT = np.uint32(0x80000000)
 
@@ -44,7 +44,11 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """packed: ui8 [N, K*bits/8], for 4 bits the low nibble is the even k. scale: f32 [N, G]. zero_point: ui8 [N, G]."""
+    """What a linear's weight [N, K] becomes.
+
+    packed: ui8 [N, K*bits/8]; for 4 bits the low nibble is the even k. scale: f32 [N, G].
+    zero_point: ui8 [N, G].
+    """
 
     packed: NDArray[np.uint8]
     scale: NDArray[np.float32]
@@ -57,10 +61,10 @@ def group_count(k: int, group_size: int) -> int:
 
 
 def quantize(weight: NDArray[Any], bits: int, group_size: int, symmetric: bool) -> QuantizedWeight:
-    """Quantise a weight [N, K] of any float dtype along K to 4 or 8 bits; scales are not rounded to a half type.
+    """Quantise a weight [N, K] of any float dtype along K to 4 or 8 bits; scales stay float32.
 
-    Raises ValueError for other bits or ranks, for odd K with 4 bits (a byte holds two k of one row; the lowering keeps
-    such a linear in the half type) and for weights with NaN or infinity.
+    Raises ValueError for other bits or ranks, for odd K with 4 bits (a byte holds two k of one row; the
+    lowering keeps such a linear in the half type) and for weights with NaN or infinity.
     """
     if weight.ndim != 2 or not weight.size:
         raise ValueError(f"a weight to quantise is [N, K] and not empty, found shape {list(weight.shape)}")
@@ -70,7 +74,7 @@ def quantize(weight: NDArray[Any], bits: int, group_size: int, symmetric: bool) 
         raise ValueError(f"group size must be positive, found {group_size}")
     rows, k = weight.shape
     if bits == 4 and k % 2:
-        raise ValueError(f"K = {k} is odd, but 4-bit weights pack two k into a byte: keep this linear in the half type")
+        raise ValueError(f"K = {k} is odd, but a byte packs two 4-bit k: keep this linear in the half type")
     groups = group_count(k, group_size)
     result = QuantizedWeight(
         packed=np.empty((rows, k * bits // 8), np.uint8),
@@ -98,8 +102,8 @@ def dequantize(
 ) -> NDArray[Any]:
     """The weight [N, K] in dtype (bf16, f16 or f32) that the chip multiplies with.
 
-    packed [N, K*bits/8], scale and zero_point [N, G] as `quantize` makes them. As on the chip q - zero_point is exact,
-    the scale is first rounded to dtype (f32 stored scales are) and the product is rounded once.
+    packed [N, K*bits/8], scale and zero_point [N, G] as `quantize` makes them. As on the chip, q - zero_point
+    is exact, the scale is first rounded to dtype and the product is rounded once.
     """
     rows, k = len(packed), packed.shape[1] * 8 // bits
     workspace = _Workspace(k, bits, group_size)
@@ -107,19 +111,19 @@ def dequantize(
     weight = np.empty((rows, k), dtype)
     for chunk in _row_chunks(rows, k):
         levels = packed[chunk] if bits == 8 else _unpack_nibbles(packed[chunk])
-        values = workspace.values[: len(levels)]
-        # At most 9 bits times at most 11 bits: exact in float32, so the assignment is the only rounding.
-        grouped = workspace.grouped(values)
-        np.subtract(workspace.grouped(levels), workspace.spread(zero_point[chunk]), out=grouped, dtype=np.float32)
-        np.multiply(grouped, workspace.spread(rounded_scale[chunk]), out=grouped)
-        weight[chunk] = values
+        values = workspace.grouped(workspace.values[: len(levels)])
+        zeros = workspace.spread(zero_point[chunk])
+        np.subtract(workspace.grouped(levels), zeros, out=values, dtype=np.float32)
+        # 9 bits times at most 11: exact in float32 for the half types, so that the assignment alone rounds.
+        np.multiply(values, workspace.spread(rounded_scale[chunk]), out=values)
+        weight[chunk] = values.reshape(len(levels), k)
     return weight
 
 
 def lane_reorder(array: NDArray[Any], lanes: int) -> NDArray[Any]:
-    """Scales or zero points [N, G] as the lanes read them, [lanes, ceil(N/lanes), G]: r[lane, i, g] = a[i*lanes+lane, g].
+    """Scales or zero points [N, G] as the lanes read them: [lanes, ceil(N/lanes), G].
 
-    Zeros fill up the last rows when N is no multiple of lanes.
+    result[lane, i, g] = array[i * lanes + lane, g]; zeros fill up when N is no multiple of lanes.
     """
     rows, groups = array.shape
     blocks = -(-rows // lanes)
@@ -159,7 +163,8 @@ class _Workspace:
 
     def spread(self, parameter: NDArray[Any]) -> NDArray[Any]:
         """[rows, G] against every weight of its group; only a short last group needs copies."""
-        return parameter[:, :, None] if len(self.row_shape) == 2 else np.repeat(parameter, self.lengths, axis=1)
+        regular = len(self.row_shape) == 2
+        return parameter[:, :, None] if regular else np.repeat(parameter, self.lengths, axis=1)
 
 
 def _parameters(
@@ -172,7 +177,7 @@ def _parameters(
     """Widen a chunk into workspace.values; write the scale and zero point of its groups."""
     values = workspace.values[: len(weight)]
     _widen(weight, values)
-    # reduceat takes a short last group in its stride and is twice as fast as reducing the last axis of a 3-D view.
+    # reduceat takes a short last group in its stride, and is twice as fast as reducing a 3-D view.
     low = np.minimum.reduceat(values, workspace.starts, axis=1)
     high = np.maximum.reduceat(values, workspace.starts, axis=1)
     if symmetric:

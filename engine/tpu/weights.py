@@ -1,14 +1,15 @@
-"""Makes the numbers of a `top.Weight`, which holds only names: checkpoint tensors and what passes did to them.
+"""Makes the numbers of a `top.Weight`, which holds only names: of checkpoint tensors and of what passes did.
 
-A weight's `transforms` are applied in order to its stored tensor (several tensors are first stacked along their
-first axis):
+A weight's `transforms` are applied in order to its stored tensor (several tensors are first stacked along
+their first axis):
 
     transpose                         2-D only
     reshape(a,b,...)
     cast(bf16|f16|f32)                round to nearest even
     add(x)                            in float32 (norms whose stored gain is centred on zero)
-    quantize(w4,g64,asymmetric).part  of a weight [K, N] along K: w4|w8, group size, asymmetric|symmetric; parts are
-                                      weight (ui8 [N, K*bits/8]), scale (f32 [N, G]), zero_point (ui8 [N, G])
+    quantize(w4,g64,asymmetric).part  of a weight [K, N] along K: w4|w8, group size, asymmetric|symmetric;
+                                      the parts are weight (ui8 [N, K*bits/8]), scale (f32 [N, G]) and
+                                      zero_point (ui8 [N, G])
     lane-reorder(64)                  [N, G] to [lanes, ceil(N/lanes), G]
 
 A float result is then cast to the dtype of the weight's type. Names that begin with `@` are computed, not
@@ -142,7 +143,7 @@ def parse_transform(text: str) -> Transform:
 
 @dataclass(frozen=True)
 class WeightReference:
-    """What a `top.Weight` says: tensor names (`{i}` is the layer), transforms as text, and the result's type."""
+    """What a `top.Weight` says: tensor names (`{i}` is the layer), transforms as text, the result's type."""
 
     tensors: tuple[str, ...]
     transforms: tuple[str, ...]

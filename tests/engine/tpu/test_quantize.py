@@ -229,6 +229,7 @@ def test_lane_reorder_deals_rows_to_lanes_in_turn() -> None:
     assert lane_reorder(array, 3).tolist() == expected
 
 
+@settings(deadline=None)
 @given(n=st.integers(1, 70), groups=st.integers(1, 4), lanes=st.integers(1, 64))
 def test_lane_restore_undoes_lane_reorder(n: int, groups: int, lanes: int) -> None:
     array = np.arange(1, n * groups + 1, dtype=np.float32).reshape(n, groups)

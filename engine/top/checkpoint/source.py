@@ -36,8 +36,8 @@ class ModelTensors:
         """A tensor that is not stored, float32 of `shape`.
 
         `@rope.cos`, `@rope.sin`: [S, 1, head_dim], positions 0..S-1, read-only. `@causal_mask`: [m, m],
-        MASKED strictly above the diagonal, 0 elsewhere. Raises UserError for other names and ValueError for a shape
-        that does not fit.
+        MASKED strictly above the diagonal, 0 elsewhere. Raises UserError for other names and ValueError for a
+        shape that does not fit.
         """
         if name == CAUSAL_MASK:
             return _causal_mask(shape)

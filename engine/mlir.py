@@ -307,6 +307,16 @@ def build(
     )
 
 
+def at_end(block: ir.Block) -> ir.InsertionPoint:
+    """Insertion point behind the last op of a block; use as a context manager."""
+    return ir.InsertionPoint(block)
+
+
+def before(operation: ir.Operation) -> ir.InsertionPoint:
+    """Insertion point in front of an op; use as a context manager."""
+    return ir.InsertionPoint(operation)
+
+
 def main_function(module: ir.Module) -> func.FuncOp:
     """The module's `@main`. Raises UserError when there is none."""
     for operation in module.body.operations:
@@ -364,6 +374,42 @@ def body_operations(module: ir.Module) -> list[ir.Operation]:
 def retype(value: ir.Value, type_: TensorType) -> None:
     """Change the type of a value in place."""
     value.set_type(to_mlir_type(type_))
+
+
+def set_attribute(operation: ir.Operation, name: str, value: Any) -> None:
+    """Set one attribute from a plain value."""
+    operation.attributes[name] = to_attribute(value)
+
+
+def defining(value: ir.Value) -> ir.Operation | None:
+    """The op that makes a value; None for a function argument."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def replace(operation: ir.Operation, values: Sequence[ir.Value]) -> None:
+    """Use `values` instead of the op's results everywhere and erase the op."""
+    for result, value in zip(operation.results, values, strict=True):
+        result.replace_all_uses_with(value)
+    erase(operation)
+
+
+def erase(operation: ir.Operation) -> None:
+    """Erase an op whose results have no uses. Raises ValueError when they have (MLIR itself would abort)."""
+    for result in operation.results:
+        if any(True for _ in result.uses):
+            raise ValueError(f"{operation.name} at {operation.location} is erased but still used")
+    operation.erase()
+
+
+def move_before(operation: ir.Operation, other: ir.Operation) -> None:
+    """Move an op in front of another one of the same block."""
+    operation.move_before(other)
+
+
+def after(operation: ir.Operation) -> ir.InsertionPoint:
+    """Insertion point behind an op; use as a context manager."""
+    return ir.InsertionPoint.after(operation)
 
 
 def uses(value: ir.Value) -> list[tuple[ir.Operation, int]]:

@@ -28,9 +28,9 @@ class Reshape(TopOp):
 
 
 class Concat(TopOp):
-    """Operands one behind the other along `axis`."""
+    """The two operands one behind the other along `axis`."""
 
-    operands = ("inputs*",)
+    operands = ("first", "second")
     attributes = {"axis": int}
     optional_attributes = {"only_merge": bool}
 

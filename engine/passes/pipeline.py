@@ -1,0 +1,72 @@
+"""Runs the passes over one module and takes a snapshot after each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from engine import mlir
+from engine.errors import CompileError, UserError
+from engine.passes import IMPORT, PASSES, load
+from engine.passes.base import PassContext, PassReport
+from engine.snapshot import Snapshot
+from engine.top.families import build_module
+
+Announce = Callable[[str], None]
+
+
+def run(context: PassContext, announce: Announce = lambda name: None) -> Iterator[Snapshot]:
+    """Snapshots of `context.spec`'s module as its passes finish: the import first, then every pass.
+
+    `announce` is called with a pass's name before it runs, so that an abort can be laid at its door. Raises
+    CompileError naming module and pass.
+    """
+    with mlir.using(mlir.new_context()):
+        announce(IMPORT)
+        start = time.perf_counter()
+        module = build_module(context.spec, context.config, context.options)
+        mlir.verify(module, f"module {context.spec.name} after {IMPORT}")
+        text = mlir.print_module(module)
+        yield _snapshot(context.spec.name, IMPORT, module, text, True, start, None)
+        for name in PASSES:
+            announce(name)
+            start = time.perf_counter()
+            report = _run_pass(name, module, context)
+            new_text = mlir.print_module(module)
+            yield _snapshot(context.spec.name, name, module, new_text, new_text != text, start, report)
+            text = new_text
+
+
+def _run_pass(name: str, module: mlir.Module, context: PassContext) -> PassReport | None:
+    where = f"module {context.spec.name}, pass {name}"
+    try:
+        report = load(name)().run(module, context)
+        mlir.verify(module, where)
+    except CompileError as error:
+        raise CompileError(f"{where}: {error}", context.spec.name, name) from error
+    except UserError as error:
+        raise CompileError(str(error), context.spec.name, name) from error
+    return report
+
+
+def _snapshot(
+    module_name: str,
+    pass_name: str,
+    module: mlir.Module,
+    text: str,
+    changed: bool,
+    start: float,
+    report: PassReport | None,
+) -> Snapshot:
+    report = report or PassReport()
+    return Snapshot(
+        module_name,
+        pass_name,
+        text,
+        mlir.records(module, text),
+        mlir.module_attributes(module),
+        changed,
+        time.perf_counter() - start,
+        report.notes,
+        report.data,
+    )

@@ -68,11 +68,11 @@ def write_tiny(
     older_spelling: bool = False,
     **config: Any,
 ) -> Path:
-    """Write config.json, safetensors (with an index for several shards) and a tokenizer into `path`; return it.
+    """Write config.json, safetensors (with an index for several shards) and a tokenizer; return `path`.
 
     `family` is one of FAMILIES and sets what is None. `rope` holds the keys of `rope_parameters`;
-    `older_spelling` writes `rope_theta`, `rope_scaling` and `torch_dtype` as transformers 4 did. Further keywords
-    go into config.json, for example attention_bias=True.
+    `older_spelling` writes `rope_theta`, `rope_scaling` and `torch_dtype` as transformers 4 did. Further
+    keywords go into config.json, for example attention_bias=True.
     """
     sizes = _SIZES[family]
     stored = next(name for name, ours in DTYPES.items() if ours == dtype)

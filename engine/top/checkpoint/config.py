@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UserError
-from engine.top.checkpoint.fields import Fields, listed, read_json_object
+from engine.top.checkpoint.fields import Fields, read_json_object
 from engine.top.checkpoint.rope import RopeConfig, read_rope
 from engine.top.checkpoint.tensors import has_weights, open_checkpoint
 
@@ -174,7 +174,7 @@ def _supported_model_type(config: Fields) -> str:
         return model_type
     inner = next((key for key in ("text_config", "llm_config", "language_config") if config.has(key)), None)
     wrapper = f" (it wraps a language model in '{inner}')" if inner else ""
-    reason = f"this model is not supported{wrapper}; supported: {listed(_FAMILIES)}"
+    reason = f"this model is not supported{wrapper}; supported: {', '.join(_FAMILIES)}"
     raise config.refusal("model_type", reason)
 
 
@@ -184,7 +184,7 @@ def _refuse_quantised(config: Fields) -> None:
             method = config.nested(key).values.get("quant_method", "unnamed")
             raise UserError(
                 f"{config.where}: '{key}' says that the weights are quantised (quant_method {method!r}),"
-                f" which is not supported; use a {listed(DTYPES.values())} checkpoint and --quantize"
+                f" which is not supported; use a {', '.join(DTYPES.values())} checkpoint and --quantize"
             )
 
 
@@ -254,7 +254,7 @@ def _head_dim(config: Fields, family: _Family, heads: int) -> int:
 def _activation(config: Fields) -> str:
     name = config.text("hidden_act")
     if name not in _ACTIVATIONS:
-        reason = f"this activation is not supported; supported: {listed(_ACTIVATIONS)}"
+        reason = f"this activation is not supported; supported: {', '.join(_ACTIVATIONS)}"
         raise config.refusal("hidden_act", reason)
     return _ACTIVATIONS[name]
 
@@ -266,7 +266,7 @@ def _dtype(file: Path, config: Fields) -> str:
         return open_checkpoint(file).dtype if has_weights(file) else "f32"
     dtype = DTYPES.get(config.text(key).removeprefix("torch."))
     if dtype is None:
-        raise config.refusal(key, f"this weight type is not supported; supported: {listed(DTYPES)}")
+        raise config.refusal(key, f"this weight type is not supported; supported: {', '.join(DTYPES)}")
     return dtype
 
 

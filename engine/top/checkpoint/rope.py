@@ -8,7 +8,7 @@ from math import ceil, floor, log, pi
 import numpy as np
 
 from engine.errors import UserError
-from engine.top.checkpoint.fields import Fields, listed
+from engine.top.checkpoint.fields import Fields
 
 ROPE_KINDS = ("default", "linear", "llama3", "yarn")
 """Supported values of `rope_type`."""
@@ -68,9 +68,9 @@ def rope_tables(rope: RopeConfig, positions: int) -> tuple[np.ndarray, np.ndarra
     yarn is multiplied in.
     """
     angles = np.arange(positions, dtype=np.float32)[:, None] * inverse_frequencies(rope)
-    exact = np.concatenate([angles, angles], axis=-1).astype(np.float64)
     scale = np.float32(rope.attention_factor)
-    return np.cos(exact).astype(np.float32) * scale, np.sin(exact).astype(np.float32) * scale
+    cos, sin = (np.tile(turn(angles) * scale, 2) for turn in (np.cos, np.sin))
+    return cos, sin
 
 
 def inverse_frequencies(rope: RopeConfig) -> np.ndarray:
@@ -126,14 +126,14 @@ def _kind(rope: Fields) -> str:
     key = next((name for name in ("rope_type", "type") if rope.has(name)), None)
     kind = rope.text(key) if key else "default"
     if key and kind not in ROPE_KINDS:
-        raise rope.refusal(key, f"this RoPE kind is not supported; supported: {listed(ROPE_KINDS)}")
+        raise rope.refusal(key, f"this RoPE kind is not supported; supported: {', '.join(ROPE_KINDS)}")
     return kind
 
 
 def _refuse_other_rotations(config: Fields, rope: Fields) -> None:
     for key in _KEYS_OF_OTHER_KINDS:
         if rope.has(key):
-            raise rope.refusal(key, f"this RoPE is not supported; supported kinds: {listed(ROPE_KINDS)}")
+            raise rope.refusal(key, f"this RoPE is not supported; supported kinds: {', '.join(ROPE_KINDS)}")
     for place in (config, rope):
         if place.has("partial_rotary_factor") and place.number("partial_rotary_factor") != 1:
             raise place.refusal("partial_rotary_factor", "only 1 (all of a head rotates) is supported")

@@ -73,7 +73,7 @@ class Checkpoint:
         if EMBEDDING in self.tensors:
             stored.insert(0, self.tensors[EMBEDDING].dtype)
         if not stored or stored[0] not in _WEIGHT_DTYPES:
-            raise UserError(f"{self.folder}: no weight is stored as {listed(_WEIGHT_DTYPES)}")
+            raise UserError(f"{self.folder}: no weight is stored as {', '.join(_WEIGHT_DTYPES)}")
         return _WEIGHT_DTYPES[stored[0]][0]
 
     def info(self, name: str) -> TensorInfo:
@@ -165,6 +165,8 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
         if folder.name != "config.json":
             raise UserError(f"{folder}: holds no weights; the checkpoint's folder is needed")
         folder = folder.parent
+    if not folder.exists():
+        raise UserError(f"{folder}: no such folder")
     if (folder / _INDEX).exists():
         return Checkpoint(folder, _by_index(folder))
     return Checkpoint(folder, _read_header(_single_file(folder)))
@@ -276,7 +278,7 @@ def _weight_dtype(info: TensorInfo) -> np.dtype[Any]:
     if info.dtype not in _WEIGHT_DTYPES:
         raise UserError(
             f"{info.file}: tensor '{info.name}' is stored as {info.dtype}; supported for weights:"
-            f" {listed(_WEIGHT_DTYPES)}"
+            f" {', '.join(_WEIGHT_DTYPES)}"
         )
     dtype: np.dtype[Any] = _WEIGHT_DTYPES[info.dtype][1]
     return dtype

@@ -11,6 +11,7 @@ from engine.snapshot import OpRecord
 from engine.tpu.numerics import round_to
 from engine.tpu.ops.matmul import bind_linear
 from engine.tpu.quantize import dequantize, lane_restore
+from engine.tpu.weights import NUMPY_DTYPES
 
 
 class A16MatMul(TpuOp):
@@ -51,7 +52,9 @@ class A16MatMul(TpuOp):
         if scale.ndim == 3:
             scale, zero_point = lane_restore(scale, n), lane_restore(zero_point, n)
         a = op.attributes
-        return dequantize(weight, scale, zero_point, a["weight_bits"], a["q_group_size"], op.operand_types[0].dtype)
+        half = NUMPY_DTYPES[op.operand_types[0].dtype]
+        rows = dequantize(weight, scale, zero_point, a["weight_bits"], a["q_group_size"], half)
+        return rows.astype(np.float32)
 
     @classmethod
     def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
 from engine.op import TpuOp
 from engine.shapes import verify_concat, verify_reshape
 from engine.snapshot import OpRecord
+from engine.tpu.emit import Emitter
+from engine.tpu.isa import Direction, Opcode
 
 
 class Reshape(TpuOp):
@@ -28,13 +31,13 @@ class Reshape(TpuOp):
 
 
 class Concat(TpuOp):
-    """The two operands one behind the other along `axis`.
+    """Operands one behind the other along `axis`.
 
     only_merge: the operands already lie one behind the other in DDR and the output has the first one's address, so that
     nothing is moved (how a KV cache is appended to in place).
     """
 
-    operands = ("first", "second")
+    operands = ("inputs*",)
     attributes = {"axis": int}
     optional_attributes = {"only_merge": bool}
 
@@ -45,3 +48,21 @@ class Concat(TpuOp):
     @classmethod
     def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
         return (np.concatenate([x for x in inputs if x is not None], axis=op.attributes["axis"]),)
+
+    @classmethod
+    def kernel(cls, op: OpRecord, emit: Emitter) -> None:
+        """One copy from DDR to DDR for each operand, a row for each index before `axis` (R38)."""
+        if op.attributes.get("only_merge", False):
+            return
+        shape, axis = op.result_types[0].shape, op.attributes["axis"]
+        outer, pitch, at = prod(shape[:axis]), prod(shape[axis:]), 0
+        for index, type_ in enumerate(op.operand_types):
+            row = prod(type_.shape[axis:])
+            view = (1, outer, 1, row)
+            emit.gdma(
+                Opcode.TENSOR,
+                Direction.DDR_TO_DDR,
+                emit.target(0, view, (outer * pitch, pitch, row, 1), at),
+                emit.source(index, view, (outer * row, row, row, 1)),
+            )
+            at += row

@@ -16,11 +16,12 @@ from engine.errors import UserError
 class Chip:
     """One accelerator.
 
-    lanes: compute lanes per core. eu_bytes: bytes a lane processes per cycle. lmem_bytes: local memory per lane (bytes),
+    lanes: compute lanes per core. eu_bytes: bytes a lane processes per cycle. lmem_bytes: local memory per lane
+    (bytes),
     in `banks` equal banks. ddr_base: first DDR address. ddr_bandwidth: bytes/s. clock_hz: cycles/s.
     macs_per_cycle: multiply-accumulates per cycle and core by dtype. alignment: DDR alignment of tensors (bytes).
     mask_size: side of the small causal mask (rows). fused_mlp: keeps top.MLP as one op. costs: constants of the cost
-    rules (see `cost.py`).
+    rules (see `cost.py`). int4_operands: the TIU reads packed 4-bit operands (isa.NIBBLES).
     """
 
     name: str
@@ -38,6 +39,7 @@ class Chip:
     mask_size: int
     fused_mlp: bool
     costs: Mapping[str, Any]
+    int4_operands: bool = False
 
     @property
     def bank_bytes(self) -> int:

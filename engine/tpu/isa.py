@@ -61,7 +61,8 @@ class Opcode(IntEnum):
     COPY = 26
     AND = 27
     ASHIFT = 28
-    """result = operand 0 << operand 1 for positive, >> for negative shifts; >> rounds and keeps the sign only when both
+    """result = operand 0 << operand 1 for positive, >> for negative shifts; >> rounds and keeps the sign only when
+    both
     operand 0 and the result are signed."""
     ADDS = 29
     """Saturating add, then << operand 2: builds the exponent field of 2**k."""
@@ -131,8 +132,8 @@ HISTORY_TAIL = 2
 the history length cuts, and only on the columns from the history length on."""
 
 UNSTRIDED = 4
-"""Flag of TENSOR: the transfer is encoded without DDR strides. It moves the same bytes but uses one DDR channel (R5, the
-form of prefill_kv attention)."""
+"""Flag of a TENSOR that transposes dense [tokens, heads, 1, d] in DDR: encoded without DDR strides. It moves the same
+bytes but one token's bytes decide the DDR channels, usually one (R5, the form of prefill_kv attention)."""
 
 DTYPES = tuple(BITS)
 """dtype names by the code stored in an operand."""
@@ -171,8 +172,10 @@ INSTRUCTION = np.dtype(
     ]
 )
 """One instruction. op: index of the op record it belongs to. id: 1-based number in its queue. wait: id of the last
-command of the other queue that must have ended (0: none). step: pipeline step inside the op. history: 0, or 1 + the first history row of the key block that the
-instruction works on: it is dropped when the module runs with a history length not beyond that row. kernel: window (kh, kw)
+command of the other queue that must have ended (0: none). step: pipeline step inside the op. history: 0, or 1 +
+the first history row of the key block that the
+instruction works on: it is dropped when the module runs with a history length not beyond that row. kernel: window
+(kh, kw)
 of poolings, coefficient count of TAYLOR in kernel[1]."""
 
 _OPERAND_STRUCT = struct.Struct("<BBBB4i4iqd")
@@ -185,7 +188,8 @@ Shape4 = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Local:
-    """A tensor in local memory. address: byte offset in each lane. stride: elements; stride[1] is per channel block."""
+    """A tensor in local memory. address: byte offset in each lane. stride: elements; stride[1] is per channel
+    block."""
 
     address: int
     dtype: str
@@ -235,7 +239,9 @@ class Constant:
     @cached_property
     def packed(self) -> bytes:
         """The operand's bytes in an instruction."""
-        return _OPERAND_STRUCT.pack(Space.CONSTANT, _DTYPE_CODE[self.dtype], 0, 0, *_ZERO8, 0, float(self.value))
+        return _OPERAND_STRUCT.pack(
+            Space.CONSTANT, _DTYPE_CODE[self.dtype], 0, 0, *_ZERO8, 0, float(self.value)
+        )
 
 
 Operand = Local | Global | Constant
@@ -282,7 +288,18 @@ class Stream:
         engine = 0 if opcode >= 16 else 1
         self.last[engine] += 1
         self.data += _HEADER_STRUCT.pack(
-            engine, opcode, direction, rounding, flags, core, op, self.last[engine], wait, step, history, *kernel
+            engine,
+            opcode,
+            direction,
+            rounding,
+            flags,
+            core,
+            op,
+            self.last[engine],
+            wait,
+            step,
+            history,
+            *kernel,
         )
         self.data += result.packed
         for operand in operands:
@@ -297,7 +314,8 @@ class Stream:
 def runs_with_history(program: np.ndarray, length: int | None) -> np.ndarray:
     """Which instructions run when the module's history holds `length` rows (bool, one per instruction).
 
-    None: the whole history. Key blocks that start at or beyond the length are dropped; a HISTORY_TAIL fill runs only in
+    None: the whole history. Key blocks that start at or beyond the length are dropped; a HISTORY_TAIL fill runs
+    only in
     the block that the length cuts.
     """
     first = program["history"] - 1

@@ -1,7 +1,7 @@
 """Plans the modules of a model, compiles each distinct one once in worker processes, and merges them.
 
-    model = open_model("checkpoint")
-    compilation = compile_model(model, model.resolve(seq_length=512))
+model = open_model("checkpoint")
+compilation = compile_model(model, model.resolve(seq_length=512))
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -195,11 +196,8 @@ def _weight(context: PassContext) -> int:
     return spec.rows * (1 + spec.cache)
 
 
-_METHOD = "forkserver"
-
-
-def _context() -> multiprocessing.context.ForkServerContext:
-    context = multiprocessing.get_context(_METHOD)
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["engine.worker_preload"])
     return context
 
@@ -232,7 +230,9 @@ def _receive(worker: _Worker) -> Event:
     elif isinstance(event, PassFinished):
         worker.last = event.snapshot
     elif isinstance(event, ModuleFailed) and worker.last is not None:
-        return ModuleFailed(event.module, event.pass_name, event.message, _save(event.module, event.pass_name, worker))
+        return ModuleFailed(
+            event.module, event.pass_name, event.message, _save(event.module, event.pass_name, worker)
+        )
     return event
 
 

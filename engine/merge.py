@@ -1,7 +1,9 @@
 """`merge`: where every module of every layer lies in DDR once all modules are one program.
 
-Each layer gets its own coeff and io base, shared by its prefill, prefill_kv and decode modules; modules outside of the
-blocks share a coeff base when they have the same weights; all modules share one neuron arena, because they run one after
+Each layer gets its own coeff and io base, shared by its prefill, prefill_kv and decode modules; modules outside of
+the
+blocks share a coeff base when they have the same weights; all modules share one neuron arena, because they run one
+after
 another.
 """
 

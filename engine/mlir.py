@@ -60,7 +60,10 @@ def _declare(dialect: type[ext.Dialect], full_name: str, declaration: type[Op]) 
     types.new_class(
         full_name.replace(".", "_"),
         (dialect.Operation,),
-        {"name": full_name.partition(".")[2], "traits": [ir.IsTerminatorTrait] if declaration.terminator else []},
+        {
+            "name": full_name.partition(".")[2],
+            "traits": [ir.IsTerminatorTrait] if declaration.terminator else [],
+        },
         lambda namespace: namespace.update(
             __annotations__=annotations, verify_invariants=staticmethod(verify_invariants)
         ),

@@ -102,11 +102,15 @@ def verify_structure(op: OpRecord, declaration: type[Op]) -> None:
     variadic = bool(names) and names[-1].endswith("*")
     fixed = names[:-1] if variadic else names
     if len(op.operands) < len(fixed) or (not variadic and len(op.operands) > len(fixed)):
-        raise VerifyError(f"has {len(op.operands)} operands, expected {len(fixed)}: {', '.join(names) or 'none'}")
+        raise VerifyError(
+            f"has {len(op.operands)} operands, expected {len(fixed)}: {', '.join(names) or 'none'}"
+        )
     for name, type_ in zip(fixed, op.operand_types, strict=False):
         if type_.is_none and not name.endswith("?"):
             raise VerifyError(f"operand {name} is absent (none) but required")
-    if len(op.results) != len(declaration.results) and not (declaration.results and declaration.results[-1] == "*"):
+    if len(op.results) != len(declaration.results) and not (
+        declaration.results and declaration.results[-1] == "*"
+    ):
         raise VerifyError(f"has {len(op.results)} results, expected {len(declaration.results)}")
     for name, accepted in declaration.attributes.items():
         if name not in op.attributes:
@@ -117,7 +121,9 @@ def verify_structure(op: OpRecord, declaration: type[Op]) -> None:
             continue
         if name not in declaration.optional_attributes:
             known = sorted([*declaration.attributes, *declaration.optional_attributes])
-            raise VerifyError(f"attribute {name} is unknown; this op has: {', '.join(known) or 'no attributes'}")
+            raise VerifyError(
+                f"attribute {name} is unknown; this op has: {', '.join(known) or 'no attributes'}"
+            )
         _check_attribute(name, value, declaration.optional_attributes[name])
 
 

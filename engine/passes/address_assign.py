@@ -28,7 +28,8 @@ LAST_WEIGHTS = ("@causal_mask",)
 class AddressAssign(Pass):
     """Gives every tensor a DDR address: weights in the coeff arena in program order (masks last, so that a layer's
     modules agree), inputs and outputs in the io arena behind the K and V regions that all of a layer's modules share,
-    everything else in the neuron arena, where an address is used again once its tensor is dead. New K and V rows get the
+    everything else in the neuron arena, where an address is used again once its tensor is dead. New K and V rows
+    get the
     slot right behind the history that the module reads. The result is proved before it leaves the pass."""
 
     name = "address-assign"
@@ -91,7 +92,9 @@ class AddressAssign(Pass):
         offset = region.nbytes if region is not None else 0
         offsets: dict[int, int] = {}
         inputs = {mlir.origins(op.location)[0][0]: op for op in operations if op.name == "top.Input"}
-        named = [(t.name, values.root(inputs[t.name].results[0])) for t in context.spec.inputs if t.name in inputs]
+        named = [
+            (t.name, values.root(inputs[t.name].results[0])) for t in context.spec.inputs if t.name in inputs
+        ]
         returned = list(operations[-1].operands)
         named += [(t.name, values.root(v)) for t, v in zip(context.spec.outputs, returned, strict=True)]
         for name, root in named:
@@ -125,8 +128,7 @@ class AddressAssign(Pass):
                 first = known.first if known else index
                 last = max(last, known.last) if known else last
                 buffers[root] = Buffer(str(root), values.nbytes(root), first, last)
-        placements = allocate(buffers.values(), alignment)
-        return placements
+        return allocate(buffers.values(), alignment)
 
     def _retype(self, operations: Sequence[mlir.Operation], values: _Values) -> None:
         for operation in operations:

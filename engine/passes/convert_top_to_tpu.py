@@ -70,7 +70,9 @@ class Lowering:
         if operation.name in ("top.Input", "top.Weight", "top.None"):
             return
         if operation.name not in LOWERINGS:
-            raise CompileError(f"{operation.name} at {operation.location} has no lowering to {self.pass_name}")
+            raise CompileError(
+                f"{operation.name} at {operation.location} has no lowering to {self.pass_name}"
+            )
         with mlir.before(operation):
             results = LOWERINGS[operation.name](self, operation)
         self.values.update(zip(operation.results, results, strict=True))
@@ -98,7 +100,9 @@ class Lowering:
         type_ = mlir.from_mlir_type(self.values.get(value, value).type)
         return self.get(value, type_.dtype if type_.dtype.startswith("si") else "f32")
 
-    def weight(self, value: mlir.Value, transforms: Sequence[str], type_: TensorType, path: str = "") -> mlir.Value:
+    def weight(
+        self, value: mlir.Value, transforms: Sequence[str], type_: TensorType, path: str = ""
+    ) -> mlir.Value:
         """The weight `value` with further transforms, as a new reference (one for equal requests)."""
         key = (value, tuple(transforms), str(type_))
         if key not in self.weights:
@@ -191,9 +195,7 @@ def _matmul(lowering: Lowering, operation: mlir.Operation) -> list[mlir.Value]:
         return [lowering.linear(left, right, bias, operation.location)]
     operands = [lowering.get(value) for value in (left, right, bias)]
     attributes = {"right_transpose": True}
-    return [
-        lowering.op("tpu.MatMul", operands, _output(lowering, operation), operation.location, attributes)
-    ]
+    return [lowering.op("tpu.MatMul", operands, _output(lowering, operation), operation.location, attributes)]
 
 
 def _silu(lowering: Lowering, x: mlir.Value, location: mlir.Location, detail: str = "") -> mlir.Value:

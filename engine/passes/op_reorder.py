@@ -26,14 +26,18 @@ class OpReorder(Pass):
         return PassReport((f"{moved} ops moved",) if moved else ())
 
     def _order(self, operations: list[mlir.Operation]) -> list[mlir.Operation]:
-        front = [op for name in ("top.None", "top.Input", "top.Weight") for op in operations if op.name == name]
+        front = [
+            op for name in ("top.None", "top.Input", "top.Weight") for op in operations if op.name == name
+        ]
         reshapes: dict[int, list[mlir.Operation]] = {}
         rest: list[mlir.Operation] = []
         position = {self._key(result): i for i, op in enumerate(operations) for result in op.results}
         for operation in operations:
             if operation.name in ("top.None", "top.Input", "top.Weight"):
                 continue
-            maker = position.get(self._key(operation.operands[0])) if operation.name == "tpu.Reshape" else None
+            maker = (
+                position.get(self._key(operation.operands[0])) if operation.name == "tpu.Reshape" else None
+            )
             if maker is not None and operations[maker].name not in FIXED:
                 reshapes.setdefault(maker, []).append(operation)
             else:

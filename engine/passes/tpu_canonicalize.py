@@ -57,7 +57,9 @@ class TpuCanonicalize(Pass):
                 self._widen(operation, TensorType(wanted.shape, "f32"), others)
         return stripped
 
-    def _widen(self, source: mlir.Operation, wide: TensorType, users: list[tuple[mlir.Operation, int]]) -> None:
+    def _widen(
+        self, source: mlir.Operation, wide: TensorType, users: list[tuple[mlir.Operation, int]]
+    ) -> None:
         """Give `users` the narrow input in f32."""
         with mlir.after(source):
             location = mlir.derived_location(self.name, source.location)

@@ -48,12 +48,20 @@ class TopBuilder:
         return self.matmul(x, weight, bias_value, name)
 
     def matmul(
-        self, left: mlir.Value, right: mlir.Value, bias: mlir.Value, name: str, *, right_transpose: bool = False
+        self,
+        left: mlir.Value,
+        right: mlir.Value,
+        bias: mlir.Value,
+        name: str,
+        *,
+        right_transpose: bool = False,
     ) -> mlir.Value:
         """top.MatMul."""
         columns = self.shape(right)[0 if right_transpose else 1]
         output = TensorType((*self.shape(left)[:-1], columns), "f32")
-        return self._build("top.MatMul", [left, right, bias], output, name, {"right_transpose": right_transpose})
+        return self._build(
+            "top.MatMul", [left, right, bias], output, name, {"right_transpose": right_transpose}
+        )
 
     def rms_norm(self, x: mlir.Value, name: str, eps: float) -> mlir.Value:
         """top.RMSNorm over the last axis with the weight of `name`."""
@@ -131,7 +139,9 @@ class TopBuilder:
         output = TensorType((*self.shape(logits)[:-1], count), "si32")
         return self._build("top.TopK", [logits], output, name, {"K": count})
 
-    def sample(self, operands: Sequence[mlir.Value], outputs: Sequence[TensorType], name: str) -> list[mlir.Value]:
+    def sample(
+        self, operands: Sequence[mlir.Value], outputs: Sequence[TensorType], name: str
+    ) -> list[mlir.Value]:
         """top.Sample."""
         operation = self._operation("top.Sample", operands, outputs, name, {})
         return list(operation.results)

@@ -1,6 +1,7 @@
 """The helper with which kernels emit instructions: queues, waits, pipeline steps and views of DDR tensors.
 
-Waits follow rule R1 of COST_MODEL.md: a command starts after the previous one of its queue and after the command of the
+Waits follow rule R1 of COST_MODEL.md: a command starts after the previous one of its queue and after the command
+of the
 other queue that it names. `sync` names everything emitted so far; commands between two syncs overlap.
 """
 
@@ -40,8 +41,9 @@ def align_up(value: int, step: int) -> int:
 
 
 def shape4(shape: tuple[int, ...]) -> Shape4:
-    """A tensor shape read as [n, c, h, w]: missing dims are 1 on the right of c (so [1, L, H] is n=1, c=L, h=H, w=1)."""
-    padded = (tuple(shape) + (1, 1, 1, 1))[:4]
+    """A tensor shape read as [n, c, h, w]: missing dims are 1 on the right of c (so [1, L, H] is n=1, c=L, h=H,
+    w=1)."""
+    padded = (*shape, 1, 1, 1, 1)[:4]
     if len(shape) > 4:
         raise ValueError(f"shape {shape} has more than four dimensions")
     return (padded[0], padded[1], padded[2], padded[3])
@@ -98,7 +100,9 @@ class Emitter:
 
     # -- DDR views -------------------------------------------------------------------------------------------------
 
-    def source(self, index: int, shape: Shape4 | None = None, stride: Shape4 | None = None, offset: int = 0) -> Global:
+    def source(
+        self, index: int, shape: Shape4 | None = None, stride: Shape4 | None = None, offset: int = 0
+    ) -> Global:
         """DDR view of operand `index`: default dense shape4 of its type; `offset` and `stride` in elements."""
         assert self.record is not None
         return self.ddr(self.record.operand_types[index], shape, stride, offset)
@@ -126,7 +130,8 @@ class Emitter:
     # -- local memory ----------------------------------------------------------------------------------------------
 
     def local(self, address: int, dtype: str, shape: Shape4, *, aligned: bool = True, lane: int = 0) -> Local:
-        """A local tensor with the chip's layout: each channel's h x w is dense and, if `aligned`, padded to EU bytes."""
+        """A local tensor with the chip's layout: each channel's h x w is dense and, if `aligned`, padded to EU
+        bytes."""
         _, c, h, w = shape
         plane = h * w
         if aligned:

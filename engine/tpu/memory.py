@@ -1,7 +1,8 @@
 """DDR memory of a module: arenas, the allocator that reuses addresses by liveness, and the checker of the contract.
 
 Arenas lie one behind the other from the chip's DDR base: coeff (weights), io (inputs, outputs, KV regions), neuron
-(everything else, reused). Every tensor starts on the chip's alignment (4 KiB), but for the rows appended to a KV region,
+(everything else, reused). Every tensor starts on the chip's alignment (4 KiB), but for the rows appended to a KV
+region,
 which follow the history: `history + C * row bytes`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from engine.errors import CompileError
@@ -159,7 +161,8 @@ class TensorPlace:
 
 
 def tensor_places(ops: Sequence[OpRecord], layout: ArenaLayout) -> tuple[TensorPlace, ...]:
-    """Every tensor with an address, in program order; tensors that share an address and size are listed once, with the
+    """Every tensor with an address, in program order; tensors that share an address and size are listed once, with
+    the
     joint lifetime. Weights and inputs live through the whole module."""
     last_use = {name: index for index, op in enumerate(ops) for name in op.operands}
     end = len(ops) - 1
@@ -203,13 +206,15 @@ def check_addresses(
 ) -> list[str]:
     """Every way in which a module's addresses break the contract, as sentences; empty when all is well.
 
-    Checked: tensors lie inside their arena and start on the alignment (appended KV rows excepted); no two live tensors
-    overlap; arenas do not overlap; K and V regions lie where every module of the layer expects them, new rows at slot C.
+    Checked: tensors lie inside their arena and start on the alignment (appended KV rows excepted); no two live
+    tensors
+    overlap; arenas do not overlap; K and V regions lie where every module of the layer expects them, new rows at
+    slot C.
     """
     problems: list[str] = []
     layout = ArenaLayout.of(attributes)
     spans = sorted((layout.base[a], layout.base[a] + layout.size[a], a.name.lower()) for a in Arena)
-    for (_, end, one), (start, _, other) in zip(spans, spans[1:], strict=False):
+    for (_, end, one), (start, _, other) in pairwise(spans):
         if end > start:
             problems.append(f"arena {one} ends at {end}, behind the start {start} of {other}")
     places = tensor_places(ops, layout)
@@ -217,15 +222,14 @@ def check_addresses(
     slots = _kv_slots(layout, region, spec)
     for place in places:
         if place.address not in slots and place.address % options.chip.alignment:
-            problems.append(f"{place.name} starts at {place.address}, off the {options.chip.alignment}-byte grid")
+            problems.append(
+                f"{place.name} starts at {place.address}, off the {options.chip.alignment}-byte grid"
+            )
         if place.address + place.nbytes > layout.base[place.arena] + layout.size[place.arena]:
             problems.append(f"{place.name} ends outside of the {place.arena.name.lower()} arena")
     try:
         check_no_overlap(
-            [
-                Placement(Buffer(f"{p.name} {p.value}", p.nbytes, p.first, p.last), p.address)
-                for p in places
-            ]
+            [Placement(Buffer(f"{p.name} {p.value}", p.nbytes, p.first, p.last), p.address) for p in places]
         )
     except CompileError as error:
         problems.append(str(error))

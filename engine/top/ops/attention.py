@@ -24,7 +24,9 @@ def visible_keys(mq: int, mk: int, history_length: int) -> np.ndarray:
     return in_history[None, :] | new
 
 
-def attention_scores_mask(op: OpRecord, mask: np.ndarray | None, history: np.ndarray | None) -> np.ndarray | None:
+def attention_scores_mask(
+    op: OpRecord, mask: np.ndarray | None, history: np.ndarray | None
+) -> np.ndarray | None:
     """What is added to the scores [mq, mk], from the mask operand or from the causal rule; None if nothing."""
     a = op.attributes
     if not a["mask_size"]:

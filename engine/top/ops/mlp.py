@@ -29,9 +29,16 @@ class MLP(TopOp):
         same_shape("up", up, (hidden, inner))
         same_shape("down", down, (inner, hidden))
         same_shape("output", op.result_types[0], x.shape)
-        for name, type_, size in zip(("gate", "up", "down"), op.operand_types[4:], (inner, inner, hidden), strict=True):
-            require(type_.is_none or type_.elements == size, f"{name} bias has {type_.elements} elements, expected {size}")
-        require(op.attributes["activation"] == "SILU", f"activation {op.attributes['activation']!r} is not SILU")
+        for name, type_, size in zip(
+            ("gate", "up", "down"), op.operand_types[4:], (inner, inner, hidden), strict=True
+        ):
+            require(
+                type_.is_none or type_.elements == size,
+                f"{name} bias has {type_.elements} elements, expected {size}",
+            )
+        require(
+            op.attributes["activation"] == "SILU", f"activation {op.attributes['activation']!r} is not SILU"
+        )
 
     @classmethod
     def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:

@@ -14,14 +14,15 @@ from engine.snapshot import OpRecord
 def top_k(logits: np.ndarray, count: int) -> np.ndarray:
     """Indices of the `count` largest values of each row, largest first, ties by lowest index; int32."""
     if count == 1:
-        return logits.argmax(axis=-1).astype(np.int32)[..., None]
+        return np.asarray(logits.argmax(axis=-1).astype(np.int32)[..., None])
     order = np.argsort(-logits, axis=-1, kind="stable")
-    return order[..., :count].astype(np.int32)
+    return np.asarray(order[..., :count].astype(np.int32))
 
 
 def sample_candidates(
     logits: np.ndarray,
     ids: np.ndarray,
+    *,
     penalty: float,
     temperature: float,
     keep: int,
@@ -84,7 +85,17 @@ class Sample(TopOp):
         logits, ids, penalty, temperature, keep, top_p = inputs
         assert logits is not None
         assert ids is not None
-        scalars = [x.reshape(-1)[0] for x in (penalty, temperature, keep, top_p) if x is not None]
         return sample_candidates(
-            logits, ids, *map(float, scalars[:2]), int(scalars[2]), float(scalars[3]), op.result_types[0].shape[-1]
+            logits,
+            ids,
+            penalty=_scalar(penalty),
+            temperature=_scalar(temperature),
+            keep=int(_scalar(keep)),
+            top_p=_scalar(top_p),
+            count=op.result_types[0].shape[-1],
         )
+
+
+def _scalar(x: np.ndarray | None) -> float:
+    assert x is not None
+    return float(x.reshape(-1)[0])

@@ -37,7 +37,7 @@ class Concat(TpuOp):
     nothing is moved (how a KV cache is appended to in place).
     """
 
-    operands = ("inputs*",)
+    operands = ("first", "second")
     attributes = {"axis": int}
     optional_attributes = {"only_merge": bool}
 

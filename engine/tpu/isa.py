@@ -135,6 +135,10 @@ UNSTRIDED = 4
 """Flag of a TENSOR that transposes dense [tokens, heads, 1, d] in DDR: encoded without DDR strides. It moves the same
 bytes but one token's bytes decide the DDR channels, usually one (R5, the form of prefill_kv attention)."""
 
+NIBBLES = 8
+"""Flag of SUBS: operand 0 (ui8) packs two 4-bit values a byte, the low nibble first; its w counts bytes, so the result's
+w is twice as long."""
+
 DTYPES = tuple(BITS)
 """dtype names by the code stored in an operand."""
 _DTYPE_CODE = {name: code for code, name in enumerate(DTYPES)}

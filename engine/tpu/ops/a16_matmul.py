@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from engine.op import TpuOp, require, same_shape
 from engine.snapshot import OpRecord
+from engine.tpu.a16_kernel import emit_a16_matmul
 from engine.tpu.numerics import round_to
 from engine.tpu.ops.matmul import bind_linear
 from engine.tpu.quantize import dequantize, lane_restore
+
+if TYPE_CHECKING:
+    from engine.tpu.emit import Emitter
 from engine.tpu.weights import NUMPY_DTYPES
 
 
@@ -73,3 +78,7 @@ class A16MatMul(TpuOp):
             return super().bind(op, constants)
         rows = cls.weights(op, constants[1], constants[2], constants[3])
         return bind_linear(op, rows, constants.get(4), round_before_bias=True)
+
+    @classmethod
+    def kernel(cls, op: OpRecord, emit: Emitter) -> None:
+        emit_a16_matmul(op, emit)

@@ -33,6 +33,7 @@ from engine.tpu.isa import (
     ACCUMULATE,
     HISTORY_TAIL,
     INSTRUCTION,
+    NIBBLES,
     OPERAND,
     OPERANDS,
     Arena,
@@ -591,6 +592,8 @@ class Machine:
                 f"operand {number} starts in lane {operand.lane}, the result in lane {result.operand.lane}",
             )
         expected = result.operand.shape
+        if number == 0 and instruction.opcode == Opcode.SUBS and instruction.flags & NIBBLES:
+            expected = (*expected[:3], expected[3] // 2)
         fits = operand.shape[1] == expected[1] and all(
             a in (1, b) for a, b in zip(operand.shape, expected, strict=True)
         )
@@ -615,8 +618,11 @@ class Machine:
         dtype, adds = instruction.result.dtype, instruction.opcode == Opcode.ADDS
         if is_float(dtype):
             raise _Finding("shape", "a saturating add or subtract needs an integer result")
+        packed = bool(instruction.flags & NIBBLES)
 
         def apply(a: Any, b: Any, amount: Any = _NO_SHIFT) -> Array:
+            if packed:
+                a = np.stack([a & 15, a >> 4], -1).reshape(*a.shape[:-1], -1)
             total = saturate(np.asarray(_wide(a) + _wide(b) if adds else _wide(a) - _wide(b)), dtype)
             return shift(total.astype(np.int64), _wide(amount), instruction.rounding).astype(dtype)
 

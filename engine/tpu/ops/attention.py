@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from engine.errors import UserError
 from engine.op import TpuOp
 from engine.shapes import verify_attention
 from engine.snapshot import OpRecord
 from engine.top.ops.attention import attention_scores_mask
+from engine.tpu.attention_kernel import AttentionKernel
+from engine.tpu.emit import Emitter
 from engine.tpu.numerics import round_to
 
 
@@ -57,3 +60,11 @@ class FAttention(TpuOp):
         output = round_to(weights, dtype) @ v[0].transpose(1, 0, 2) / total
         output = output.reshape(a["kv_head"], groups, a["mq"], a["dim"]).transpose(2, 0, 1, 3)
         return (round_to(output.reshape(a["batch"], a["mq"], -1), dtype),)
+
+    @classmethod
+    def kernel(cls, op: OpRecord, emit: Emitter) -> None:
+        """Any head counts, lengths and float dtype. Raises UserError for a batch or what local memory cannot hold."""
+        batch = op.attributes["batch"]
+        if batch != 1:
+            raise UserError(f"{op.location}: attention over a batch of {batch} has no kernel; compile with batch 1")
+        AttentionKernel(op, emit).run()

@@ -1,4 +1,4 @@
-"""The instructions of A16MatMul run globally: tiles loaded, dequantised, multiplied and stored (rules R18 to R21, R50)."""
+"""The instructions of A16MatMul run globally, tile by tile (rules R18 to R21, R50)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from math import prod
 
 from engine.snapshot import OpRecord
 from engine.tpu.a16_tiles import A16Shape, A16Tiles, choose_tiles
-from engine.tpu.emit import Emitter, align_up, ceil_div
+from engine.tpu.emit import Emitter, ceil_div
 from engine.tpu.isa import (
     ACCUMULATE,
     NIBBLES,
     Constant,
-    Global,
     Local,
     Opcode,
     Rounding,
@@ -48,8 +47,10 @@ def emit_a16_matmul(op: OpRecord, emit: Emitter) -> None:
     """
     for number, name in ((SCALE, "scale"), (ZERO_POINT, "zero point")):
         if len(op.operand_types[number].shape) != 3:
-            shape = list(op.operand_types[number].shape)
-            raise ValueError(f"the {name} of {op.location} is {shape}, not [lanes, blocks, groups]: run weight-reorder")
+            found = list(op.operand_types[number].shape)
+            raise ValueError(
+                f"the {name} of {op.location} is {found}, not [lanes, blocks, groups]: run weight-reorder"
+            )
     shape = a16_shape(op)
     tiles = choose_tiles(emit.chip, shape)
     kernel = _Kernel(emit, op.operand_types[INPUT].dtype, shape, tiles, tuple(_steps(shape, tiles)))
@@ -101,7 +102,7 @@ def _steps(shape: A16Shape, tiles: A16Tiles) -> Iterator[_Step]:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Consecutive columns of a part of K in `count` quantisation groups of `length`; `group` counts from the part's."""
+    """Columns of a part of K from `column` on: `count` groups of `length`, the first of them the part's `group`."""
 
     column: int
     group: int
@@ -110,7 +111,7 @@ class _Groups:
 
 
 def _groups(start: int, depth: int, group: int) -> list[_Groups]:
-    """A part of K as runs of equal groups: a head that the part's start cuts, whole groups, a shorter tail."""
+    """A part of K as runs of equal groups: a head cut by the part's start, whole groups, a shorter tail."""
     runs, column = [], 0
     while column < depth:
         at = start + column
@@ -129,10 +130,10 @@ class _Kernel:
     tiles: A16Tiles
     steps: tuple[_Step, ...]
 
-    # -- transfers -------------------------------------------------------------------------------------------------
+    # -- transfers -------------------------------------------------------------------------------------------
 
     def load(self, q: int) -> None:
-        """R20: x, weight, bias, scale, zero point; what is still there from an earlier tile is not loaded again."""
+        """R20: x, weight, bias, scale, zero point; nothing twice that is still there from an earlier tile."""
         emit, shape, layout, step = self.emit, self.shape, self.tiles.layout, self.steps[q]
         if step.loads_x:
             offset = step.row * shape.depth + step.start
@@ -146,7 +147,9 @@ class _Kernel:
         emit.load(emit.local(layout.weight[step.half], "ui8", weight.shape), weight)
         if shape.bias and step.last:
             bias = emit.source(BIAS, (1, 1, 1, step.columns), offset=step.column)
-            local = emit.local(self._packed(step, layout.bias), bias.dtype, (1, emit.chip.lanes, 1, step.columns))
+            local = emit.local(
+                self._packed(step, layout.bias), bias.dtype, (1, emit.chip.lanes, 1, step.columns)
+            )
             emit.load(local, bias, Opcode.BROADCAST)
         if q == 0 or not layout.resident:
             self._load_parameters(step)
@@ -163,7 +166,10 @@ class _Kernel:
         shape4 = (1, lanes, blocks, count)
         if count == shape.groups:
             shape4 = (1, lanes, 1, blocks * count)
-        for operand, dtype, offset in ((SCALE, self.dtype, layout.scale), (ZERO_POINT, "ui8", layout.zero_point)):
+        for operand, dtype, offset in (
+            (SCALE, self.dtype, layout.scale),
+            (ZERO_POINT, "ui8", layout.zero_point),
+        ):
             source = emit.source(operand, shape4, stride, first * shape.groups + group)
             emit.load(emit.local(self._parameter_address(step, offset), dtype, shape4), source)
 
@@ -180,7 +186,7 @@ class _Kernel:
         y = self._y(step)
         self.emit.store(self.emit.target(0, y.shape, _rows(columns), step.row * columns + step.column), y)
 
-    # -- local tensors ---------------------------------------------------------------------------------------------
+    # -- local tensors ---------------------------------------------------------------------------------------
 
     def _x(self, step: _Step) -> Local:
         return self.emit.local(self.tiles.layout.x[step.x_half], self.dtype, (1, step.rows, 1, step.depth))
@@ -212,7 +218,7 @@ class _Kernel:
         stride = (ceil_div(step.columns, self.emit.chip.lanes) * per_row, per_row, 1, 0)
         return Local(address, dtype, (1, step.columns, run.count, run.length), stride)
 
-    # -- compute ---------------------------------------------------------------------------------------------------
+    # -- compute ---------------------------------------------------------------------------------------------
 
     def compute(self, q: int) -> None:
         """R21: dequantise the weight tile, multiply, transpose the product to y, add the bias."""
@@ -242,7 +248,9 @@ class _Kernel:
         for run in runs:
             source = self._nibbles(levels, run) if packed else self._runs(levels, run)
             zero_point = self._parameters(layout.zero_point, "ui8", step, run)
-            emit.tiu(Opcode.SUBS, self._runs(centred, run), source, zero_point, flags=NIBBLES if packed else 0)
+            emit.tiu(
+                Opcode.SUBS, self._runs(centred, run), source, zero_point, flags=NIBBLES if packed else 0
+            )
         numbers, weight = self._scratch(0, self.dtype, step), self._scratch(1, self.dtype, step)
         emit.tiu(Opcode.CAST, numbers, centred)
         for run in runs:
@@ -250,7 +258,7 @@ class _Kernel:
             emit.tiu(Opcode.MUL, self._runs(weight, run), scale, self._runs(numbers, run))
 
     def _levels(self, step: _Step) -> Local:
-        """The stored levels, one a byte where the chip needs that: 4-bit pairs are split into even and odd columns."""
+        """The stored levels, one a byte where the chip needs that: 4-bit pairs split into even and odd columns."""
         emit, shape = self.emit, self.shape
         width = step.depth * shape.bits // 8
         stored = emit.local(self.tiles.layout.weight[step.half], "ui8", (1, step.columns, width, 1))
@@ -280,19 +288,16 @@ class _Kernel:
     def _multiply(self, q: int, step: _Step) -> None:
         """product = weight tile times x; parts of K add up in f32."""
         emit, layout = self.emit, self.tiles.layout
-        cut = self.tiles.depth < self.shape.depth
-        product = (
-            self._product(step, "f32", layout.partial)
-            if cut
-            else self._product(step, self.dtype, layout.scratch[0])
-        )
+        product = self._product(step, self.dtype, layout.scratch[0])
+        if self.tiles.depth < self.shape.depth:
+            product = self._product(step, "f32", layout.partial)
         flags = ACCUMULATE if step.start else 0
         weight = self._scratch(1, self.dtype, step)
         weight = weight.view((1, step.columns, 1, step.depth), (*weight.stride[:2], step.depth, 1))
         if self.shape.rows > 1:
             emit.tiu(Opcode.MM2_NT, product, weight, self._x(step), flags=flags)
             return
-        address = layout.transposed_x if layout.resident else layout.weight[step.half if cut else 0] + layout.transposed_x
+        address = layout.transposed_x if layout.resident else layout.weight[step.x_half] + layout.transposed_x
         transposed = emit.local(address, self.dtype, (1, step.depth, 1, 1))
         if step.loads_x:
             emit.tiu(Opcode.CW_TRANSPOSE, transposed, self._x(step))

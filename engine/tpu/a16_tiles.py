@@ -1,7 +1,7 @@
 """How A16MatMul is cut into tiles and where the tiles lie in local memory (rules R18, R19 and R50).
 
-y[M, N] = x[M, K] W[N, K]^T. A tile is mt rows of x, nt rows of W (columns of y) and kt of K, which is cut only when
-nothing smaller fits. Rows of x and of W lie on lanes.
+y[M, N] = x[M, K] W[N, K]^T. A tile is mt rows of x, nt rows of W (columns of y) and kt of K, which is cut only
+when nothing smaller fits. Rows of x and of W lie on lanes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class A16Shape:
 class A16Layout:
     """Byte addresses in a lane; pairs are the two halves of a double buffer.
 
-    transposed_x, scale, zero_point and bias are offsets in the weight buffer. With `resident`, transposed_x, scale and
-    zero_point are addresses, and scale and zero_point are those of all N. scratch: two buffers of dequantised weights,
-    the first of which also takes the product. partial: f32 sums when K is cut.
+    transposed_x, scale, zero_point and bias are offsets in the weight buffer. With `resident`, transposed_x,
+    scale and zero_point are addresses, and scale and zero_point are those of all N. scratch: two buffers of
+    dequantised weights, the first of which also takes the product. partial: f32 sums when K is cut.
     """
 
     x: tuple[int, int]
@@ -72,7 +72,9 @@ def choose_tiles(chip: Chip, shape: A16Shape) -> A16Tiles:
     if blocks:
         tiles = ceil_div(n, blocks * lanes)
         return _tiles(chip, shape, m, lanes * ceil_div(ceil_div(n, tiles), lanes), k)
-    blocks = _largest(ceil_div(m, lanes), lambda count: lay_out(chip, shape, count * lanes, lanes, k) is not None)
+    blocks = _largest(
+        ceil_div(m, lanes), lambda count: lay_out(chip, shape, count * lanes, lanes, k) is not None
+    )
     if blocks and m > 1:
         return _tiles(chip, shape, ceil_div(m, ceil_div(m, blocks * lanes)), lanes, k)
     return _cut_depth(chip, shape)
@@ -94,7 +96,7 @@ def _tiles(chip: Chip, shape: A16Shape, rows: int, columns: int, depth: int) -> 
 
 
 def _cut_depth(chip: Chip, shape: A16Shape) -> A16Tiles:
-    """K in parts. One row: the fewest parts, one row of lanes a tile (R19). More: the least DDR traffic, our choice."""
+    """K in parts. One row: the fewest parts, one row of lanes a tile (R19). More rows: the least DDR traffic."""
     lanes = chip.lanes
     if shape.rows == 1:
         for depth in _depths(chip, shape):
@@ -107,7 +109,9 @@ def _cut_depth(chip: Chip, shape: A16Shape) -> A16Tiles:
             for blocks in range(1, ceil_div(shape.columns, lanes) + 1):
                 if not lay_out(chip, shape, row_blocks * lanes, blocks * lanes, depth):
                     break
-                weights = ceil_div(shape.rows, row_blocks * lanes) * shape.columns * shape.depth * shape.bits // 8
+                weights = (
+                    ceil_div(shape.rows, row_blocks * lanes) * shape.columns * shape.depth * shape.bits // 8
+                )
                 inputs = ceil_div(shape.columns, blocks * lanes) * shape.rows * shape.depth * 2
                 candidate = (weights + inputs, -depth, row_blocks * lanes, blocks * lanes)
                 best = candidate if best is None else min(best, candidate)
@@ -117,7 +121,7 @@ def _cut_depth(chip: Chip, shape: A16Shape) -> A16Tiles:
 
 
 def _depths(chip: Chip, shape: A16Shape) -> Iterator[int]:
-    """Lengths of a part of K, longest first: whole groups where there are enough, always whole rows of lanes."""
+    """Lengths of a part of K, longest first: multiples of the lanes, of whole groups where there are enough."""
     step = lcm(chip.lanes, shape.group)
     if 2 * step > shape.depth:
         step = chip.lanes
@@ -131,8 +135,8 @@ def _depths(chip: Chip, shape: A16Shape) -> Iterator[int]:
 
 def _too_large(chip: Chip, shape: A16Shape) -> ValueError:
     return ValueError(
-        f"A16MatMul with M = {shape.rows}, N = {shape.columns}, K = {shape.depth}, groups of {shape.group} does not fit "
-        f"the {chip.lmem_bytes} bytes a lane of {chip.name} in any tiling"
+        f"A16MatMul with M = {shape.rows}, N = {shape.columns}, K = {shape.depth}, groups of {shape.group} "
+        f"does not fit the {chip.lmem_bytes} bytes a lane of {chip.name} in any tiling"
     )
 
 
@@ -160,21 +164,14 @@ def lay_out(chip: Chip, shape: A16Shape, rows: int, columns: int, depth: int) ->
     partial = chip.eu_bytes if single else padded(rows, 32)
 
     banks = _Bytes(chip.bank_bytes)
-    pairs = []
-    for _ in range(2):
-        pairs.append(
-            (
-                banks.take(x_blocks * padded(depth)),
-                banks.take(weight.used),
-                banks.take(x_blocks * padded(columns)),
-            )
-        )
-    (x0, weight0, y0), (x1, weight1, y1) = pairs
+    sizes = (x_blocks * padded(depth), weight.used, x_blocks * padded(columns))
+    x0, weight0, y0, x1, weight1, y1 = (banks.take(size) for size in sizes * 2)
     aux_address = banks.take(aux.used) if resident else 0
     scratch = banks.take(wide * max(padded(depth), product)), banks.take(wide * padded(depth))
     partial_address = banks.take(wide * partial if cut else 0)
     if banks.used > chip.lmem_bytes:
         return None
+    transposed_x, scale, zero_point = (aux_address + offset for offset in offsets)
     return A16Layout(
         (x0, x1),
         (weight0, weight1),
@@ -182,7 +179,9 @@ def lay_out(chip: Chip, shape: A16Shape, rows: int, columns: int, depth: int) ->
         scratch,
         partial_address,
         resident,
-        *(aux_address + offset for offset in offsets),
+        transposed_x,
+        scale,
+        zero_point,
         bias,
     )
 

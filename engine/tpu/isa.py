@@ -136,8 +136,8 @@ UNSTRIDED = 4
 bytes but one token's bytes decide the DDR channels, usually one (R5, the form of prefill_kv attention)."""
 
 NIBBLES = 8
-"""Flag of SUBS: operand 0 (ui8) packs two 4-bit values a byte, the low nibble first; its w counts bytes, so the result's
-w is twice as long."""
+"""Flag of SUBS: operand 0 (ui8) packs two 4-bit values a byte, the low nibble first. Its w counts bytes: the
+result's w is twice as long."""
 
 DTYPES = tuple(BITS)
 """dtype names by the code stored in an operand."""

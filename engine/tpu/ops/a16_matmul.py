@@ -36,7 +36,9 @@ class A16MatMul(TpuOp):
         bits, group = op.attributes["weight_bits"], op.attributes["q_group_size"]
         require(bits in (4, 8), f"weight_bits is {bits}, expected 4 or 8")
         require(op.attributes["w_transpose"], "w_transpose must be true: weights are stored [N, K]")
-        require(len(weight.shape) == 2 and weight.dtype == "ui8", f"weight is {weight}, expected [N, K bytes] ui8")
+        require(
+            len(weight.shape) == 2 and weight.dtype == "ui8", f"weight is {weight}, expected [N, K bytes] ui8"
+        )
         n, k = weight.shape[0], weight.shape[1] * 8 // bits
         require(x.shape[-1] == k, f"input has {x.shape[-1]} columns, the weight K = {k}")
         groups = -(-k // group)
@@ -45,13 +47,18 @@ class A16MatMul(TpuOp):
             reordered = (
                 len(type_.shape) == 3 and type_.shape[2] == groups and type_.shape[0] * type_.shape[1] >= n
             )
-            require(plain or reordered, f"{name} has shape {list(type_.shape)}, expected [{n}, {groups}] or by lane")
+            require(
+                plain or reordered,
+                f"{name} has shape {list(type_.shape)}, expected [{n}, {groups}] or by lane",
+            )
         require(zero_point.dtype == "ui8", f"zero_point is {zero_point.dtype}, expected ui8")
         require(bias.is_none or bias.elements == n, f"bias has {bias.elements} elements, expected N = {n}")
         same_shape("output", op.result_types[0], (*x.shape[:-1], n))
 
     @classmethod
-    def weights(cls, op: OpRecord, weight: np.ndarray, scale: np.ndarray, zero_point: np.ndarray) -> np.ndarray:
+    def weights(
+        cls, op: OpRecord, weight: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
+    ) -> np.ndarray:
         """The dequantised weight [N, K] float32."""
         n = weight.shape[0]
         if scale.ndim == 3:

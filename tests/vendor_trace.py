@@ -6,7 +6,10 @@ and result; transposing transfers become our form, in which both sides have the 
 
 from __future__ import annotations
 
+import csv
+import gzip
 import re
+from pathlib import Path
 
 from engine.snapshot import BITS
 from engine.tpu.isa import (
@@ -84,7 +87,7 @@ def append(
     lanes: int = 64,
     bank_bytes: int = 16384,
     eu_bytes: int = 64,
-    wait: int = 0,
+    op: int = 0,
 ) -> None:
     """Add one command of a trace to a stream. Raises UnreadableError."""
     if asm not in OPCODES:
@@ -116,13 +119,19 @@ def append(
         opcode,
         target,
         tuple(tensors),
-        op=0,
-        wait=wait,
+        op=op,
+        wait=0,
         direction=way,
         flags=flags,
         kernel=kernel,
         rounding=int(rounding[1]) if rounding and int(rounding[1]) < len(Rounding) else 0,
     )
+
+
+def read_rows(name: str) -> list[dict[str, str]]:
+    """Rows of a compressed table in tests/data."""
+    with gzip.open(Path(__file__).parent / "data" / f"{name}.csv.gz", "rt", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def _types(text: str) -> list[tuple[tuple[int, ...], str, tuple[int, ...] | None]]:

@@ -132,8 +132,10 @@ def time_module(program: np.ndarray, chip: Chip, history_length: int | None = No
     ends = np.full(len(numbers), -1, np.int64)
     np.maximum.at(ends, op, plan.end)
     ops = [
-        OpTiming(*work, number, cost)
-        for number, work, cost in zip(numbers.tolist(), sums.tolist(), _shares(ends).tolist(), strict=True)
+        OpTiming(tiu, gdma, loaded, stored, copied, number, cost)
+        for number, (tiu, gdma, loaded, stored, copied), cost in zip(
+            numbers.tolist(), sums.tolist(), _shares(ends).tolist(), strict=True
+        )
     ]
     tiu, gdma, loaded, stored, copied = columns.sum(axis=0, dtype=np.int64).tolist()
     return ModuleTiming(tiu, gdma, loaded, stored, copied, plan.total_cycles, ops, instructions, cycles, plan)

@@ -225,8 +225,9 @@ class _Costs:
             memory, local = local, memory
         rows, width = memory.shape[0], local.shape[3]
         row, burst = memory.shape[3] * memory.bytes, self.constants["burst_bytes"]
-        if self.constants["latency"][way]:  # R49
-            moved: float = rows * max(row, local.shape[1] * burst)
+        if self.constants["latency"][way]:  # R49: lanes used, each piece rounded up to a whole EU
+            pieces = ceil_div(row, self.chip.eu_bytes * ceil_div(width * memory.bytes, self.chip.eu_bytes))
+            moved: float = rows * max(row, pieces * burst)
         else:
             moved = rows * row * max(1, burst / (width * memory.bytes))
         return int(self.constants["latency"][way] + moved / self.constants["matrix_bytes_per_cycle"][way])

@@ -67,14 +67,6 @@ def test_ops_add_up_to_the_module(name: str) -> None:
     assert sum(op.cycles for op in ops) == timing.total_cycles
     for field in ("tiu_busy_cycles", "gdma_busy_cycles", "load_bytes", "store_bytes", "ddr_to_ddr_bytes"):
         assert sum(getattr(op, field) for op in ops) == getattr(timing, field)
-    assert all(
-        op.cycles >= max(op.tiu_busy_cycles, op.gdma_busy_cycles) for op in ops if op.op in serial(program)
-    )
-
-
-def serial(program: np.ndarray) -> set[int]:
-    """Ops whose instructions stand together and do not overlap other ops: those that start with a full wait."""
-    return set() if len(program) == 0 else {int(program["op"][0])}
 
 
 def lines(count: int) -> tuple[Local, Global]:

@@ -13,7 +13,7 @@ from engine.tpu.isa import Global, Local, Opcode, Shape4, dtype_bytes
 
 @dataclass(frozen=True)
 class FlatTile:
-    """`rows` rows of `columns` consecutive elements from `start` on; every lane holds `width` elements of a row."""
+    """`rows` rows of `columns` consecutive elements from `start` on; a lane holds `width` elements of a row."""
 
     start: int
     rows: int
@@ -29,8 +29,8 @@ class FlatTile:
 def flat_tiles(chip: Chip, elements: int, width: int, max_rows: int) -> list[FlatTile]:
     """Cut `elements` into tiles of rows of lanes * width elements (rules R30, R31).
 
-    Less than a row is one tile spread over all lanes. Several rows make at least two tiles, so that transfers overlap
-    with compute; what is left after the last full row is a tile of its own.
+    Less than a row is one tile spread over all lanes. Several rows make at least two tiles, so that transfers
+    overlap with compute; what is left after the last full row is a tile of its own.
     """
     row = chip.lanes * width
     if elements <= row:
@@ -60,7 +60,7 @@ def run_flat(
     output: FlatBuffer,
     compute: Callable[[list[Local], Local], None],
 ) -> None:
-    """Load, compute and store every tile of the current op's operands, double buffered (R3); matrix transfers (R6)."""
+    """Load, compute and store every tile of the current op, double buffered (R3); matrix transfers (R6)."""
     record = emit.record
     assert record is not None
     sources = record.operand_types[: len(inputs)]

@@ -15,7 +15,7 @@ from engine.tpu.chip import Chip
 from engine.tpu.emit import Emitter, constant
 from engine.tpu.isa import Local, Opcode, Rounding
 from engine.tpu.numerics import round_to
-from engine.tpu.tiling import FlatBuffer, FlatTile, aligned_bytes, flat_tiles, local_bytes, run_flat
+from engine.tpu.tiling import FlatBuffer, aligned_bytes, flat_tiles, local_bytes, run_flat
 
 MODES = ("SILU",)
 
@@ -38,7 +38,10 @@ class Active(TpuOp):
     @classmethod
     def verify(cls, op: OpRecord) -> None:
         verify_elementwise(op)
-        require(op.attributes["mode"] in MODES, f"mode {op.attributes['mode']!r} is unknown; known: {', '.join(MODES)}")
+        require(
+            op.attributes["mode"] in MODES,
+            f"mode {op.attributes['mode']!r} is unknown; known: {', '.join(MODES)}",
+        )
 
     @classmethod
     def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
@@ -48,7 +51,7 @@ class Active(TpuOp):
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:
-        """Operand and result double buffered in banks 0 to 3, scratch from bank 4 on; one row a tile (R31)."""
+        """Operand and result double buffered in banks 0 to 3, scratch behind them; one row a tile (R31)."""
         bank = emit.chip.bank_bytes
         source, output = (FlatBuffer(at * bank, (at + 1) * bank) for at in (0, 2))
         tiles = flat_tiles(emit.chip, op.result_types[0].elements, WIDTH, 1)
@@ -56,7 +59,7 @@ class Active(TpuOp):
 
     @classmethod
     def local_buffer(cls, chip: Chip, sources: Sequence[Local], results: Sequence[Local]) -> int:
-        """Bytes of scratch: the coefficients, two f32 tensors, and f32 copies of operand and result if they are not."""
+        """Bytes of scratch: the coefficients, two f32 tensors, and f32 copies of 16-bit operands and results."""
         tensors = 2 + (sources[0].dtype != "f32") + (results[0].dtype != "f32")
         return _table_bytes(chip) + tensors * local_bytes(chip, "f32", sources[0].shape)
 
@@ -66,7 +69,7 @@ class Active(TpuOp):
     ) -> None:
         """SiLU in f32 on tensors of one shape: 57A + 2B + 1 cycles (R31, R44), casts of other types on top.
 
-        The result must not overlap the operand.
+        Operand and result are laid out as `Emitter.local` does and must not overlap.
         """
         chip, shape = emit.chip, sources[0].shape
         size = local_bytes(chip, "f32", shape)
@@ -75,8 +78,8 @@ class Active(TpuOp):
             emit.local(buffer + _table_bytes(chip) + number * size, "f32", shape) for number in range(4)
         ]
         first, second, spare = scratch[0], scratch[1], scratch[2:]
-        x = sources[0] if sources[0].dtype == "f32" else spare.pop()
-        y = results[0] if results[0].dtype == "f32" else spare.pop()
+        x = sources[0] if sources[0].dtype == "f32" else spare.pop(0)
+        y = results[0] if results[0].dtype == "f32" else spare.pop(0)
         emit.tiu(Opcode.STATIC_BROADCAST, table, _EXP_TABLE)
         if x is not sources[0]:
             emit.tiu(Opcode.CAST, x, sources[0])
@@ -113,8 +116,6 @@ def _exp(emit: Emitter, x: Local, result: Local, rest: Local, table: Local) -> N
     emit.tiu(Opcode.MIN, clamped, power, constant(_EXPONENT_BIAS, "si16"))
     emit.tiu(Opcode.MAX, power, clamped, constant(-_EXPONENT_BIAS, "si16"))
     exponent = as_integers(x, "si32")
-    emit.tiu(
-        Opcode.ADDS, exponent, power, constant(_EXPONENT_BIAS, "si16"), constant(_MANTISSA_BITS, "ui8")
-    )
+    emit.tiu(Opcode.ADDS, exponent, power, constant(_EXPONENT_BIAS, "si16"), constant(_MANTISSA_BITS, "ui8"))
     emit.tiu(Opcode.TAYLOR, result, rest, table, kernel=(0, COEFFICIENTS))
     emit.tiu(Opcode.MUL, result, result, x)

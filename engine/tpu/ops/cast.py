@@ -52,6 +52,6 @@ class Cast(TpuOp):
     def local(
         cls, op: OpRecord, emit: Emitter, sources: Sequence[Local], results: Sequence[Local], buffer: int
     ) -> None:
-        """One instruction; `buffer` is not used. Between equal types it copies: there CAST rounds to whole numbers."""
+        """One instruction; `buffer` is not used. Equal types are copied: there CAST rounds to whole numbers."""
         same = sources[0].dtype == results[0].dtype
         emit.tiu(Opcode.COPY if same else Opcode.CAST, results[0], sources[0])

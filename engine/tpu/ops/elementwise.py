@@ -21,6 +21,8 @@ WIDTH = 256
 
 
 class _Binary(TpuOp):
+    """An op of two tensors of one shape that is one instruction."""
+
     abstract = True
     operands = ("left", "right")
     opcode: ClassVar[Opcode]
@@ -77,7 +79,7 @@ class Mul(_Binary):
 
 
 def _broadcastable(tensor: Local) -> Local:
-    # the vendor gives an operand with n = 1 the n stride 0, which R12 charges double; the numbers are the same
+    # the vendor gives an operand with n = 1 the n stride 0, which R12 charges double; the numbers stay
     if tensor.shape[0] > 1:
         return tensor
     return tensor.view(tensor.shape, (0, *tensor.stride[1:]))

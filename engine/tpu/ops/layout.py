@@ -33,8 +33,8 @@ class Reshape(TpuOp):
 class Concat(TpuOp):
     """Operands one behind the other along `axis`.
 
-    only_merge: the operands already lie one behind the other in DDR and the output has the first one's address, so that
-    nothing is moved (how a KV cache is appended to in place).
+    only_merge: the operands already lie one behind the other in DDR and the output has the first one's address,
+    so that nothing is moved (how a KV cache is appended to in place).
     """
 
     operands = ("first", "second")

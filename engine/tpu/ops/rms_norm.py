@@ -26,7 +26,8 @@ _UNGUARDED = frozenset({"bm1688"})
 class RMSNorm(TpuOp):
     """output = round(input / sqrt(mean(input^2) + eps)) * gamma over the last axis, statistics in f32.
 
-    input [..., C]; gamma C elements. The normalised value is rounded before it is multiplied by gamma, as the chip does.
+    input [..., C]; gamma C elements. The normalised value is rounded before it is multiplied by gamma, as the
+    chip does.
     """
 
     operands = ("input", "gamma")
@@ -88,7 +89,7 @@ class RMSNorm(TpuOp):
 
     @classmethod
     def local_buffer(cls, chip: Chip, sources: Sequence[Local], results: Sequence[Local]) -> int:
-        """Bytes of scratch: the mean of every row (one EU each) and two f32 tensors of the operand's shape."""
+        """Bytes of scratch: the mean of every row (one EU each) and two f32 tensors as large as the operand."""
         x, gamma = sources
         return local_bytes(chip, "f32", _row_shape(x, gamma)) + 2 * local_bytes(chip, "f32", x.shape)
 
@@ -98,8 +99,8 @@ class RMSNorm(TpuOp):
     ) -> None:
         """Normalise over h*w when gamma has as many elements, else over w; x [n, c, h, w], gamma in lane 0.
 
-        The f32 copy is made twice: the first one's place holds sums in between, as the vendor does in groups. The
-        result must not overlap the operands.
+        The f32 copy is made twice: its place holds sums in between, as the vendor does in groups. The result
+        must not overlap the operands.
         """
         x, gamma = sources
         y = results[0]
@@ -130,7 +131,7 @@ class RMSNorm(TpuOp):
 
 @dataclass(frozen=True)
 class _Plan:
-    """Rows of a tile and the byte offset of each of its buffers; `halves` is 2 when transfers overlap with compute."""
+    """Rows of a tile and where its buffers are; `halves` is 2 when transfers overlap with compute."""
 
     rows: int
     halves: int
@@ -149,8 +150,8 @@ class _Plan:
                 if total <= chip.lmem_bytes:
                     return cls._place(chip.lanes * count, halves, sizes, dtype)
         raise UserError(
-            f"RMSNorm over {columns} {dtype} elements does not fit the {chip.lmem_bytes} bytes of local memory of "
-            f"{chip.name}; choose a chip with more local memory or a model with a smaller hidden size"
+            f"RMSNorm over {columns} {dtype} elements does not fit the {chip.lmem_bytes} bytes of local "
+            f"memory of {chip.name}; choose a chip with more local memory or a model with a smaller hidden size"
         )
 
     @staticmethod
@@ -215,13 +216,11 @@ def _inverse_root(op: OpRecord, emit: Emitter, mean: Local, sums: Local, scale: 
     if emit.chip.name in _UNGUARDED:
         return
     bits = scale.view(scale.shape, dtype="si32")
-    emit.tiu(
-        Opcode.SELECT_EQ, bits, scale.view(scale.shape, dtype="ui32"), _INFINITY_BITS, _ZERO_BITS, bits
-    )
+    emit.tiu(Opcode.SELECT_EQ, bits, scale.view(scale.shape, dtype="ui32"), _INFINITY_BITS, _ZERO_BITS, bits)
 
 
 def _average(emit: Emitter, values: Local, partial: Local, mean: Local) -> None:
-    """mean [n, c, h or 1, 1] of values [n, c, h, w]; over a whole plane in two steps where it divides by the EU."""
+    """mean [n, c, h or 1, 1] of values [n, c, h, w]; a whole plane in two steps if it is a multiple of the EU."""
     n, c, h, w = values.shape
     if mean.shape[2] == h and h > 1:
         emit.tiu(Opcode.POOL_AVG, mean, values, constant(1.0 / w), kernel=(1, w))

@@ -42,7 +42,7 @@ class Rope(TpuOp):
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:
-        """Tiles of tokens (a token on one lane) and heads, double buffered (R3); commands as in a group (R34)."""
+        """Tiles of tokens (a token on one lane) and heads, double buffered (R3); commands as in groups (R34)."""
         batch, length, heads, size = op.result_types[0].shape
         dtype, tokens = op.result_types[0].dtype, batch * length
         tiles = _tiles(emit.chip, tokens, heads, size, dtype)
@@ -115,7 +115,7 @@ class _Tile:
 
 
 def _tiles(chip: Chip, tokens: int, heads: int, size: int, dtype: str) -> list[_Tile]:
-    """All heads with as many tokens as fit, spread evenly; a part of the heads only where one token a lane is too much.
+    """All heads with as many tokens as fit, spread evenly; a part of the heads if one token a lane is too much.
 
     Raises UserError when a single head does not fit.
     """
@@ -128,8 +128,8 @@ def _tiles(chip: Chip, tokens: int, heads: int, size: int, dtype: str) -> list[_
     part = next((part for part in range(heads, 0, -1) if fits(1, part)), None)
     if part is None:
         raise UserError(
-            f"Rope on heads of {size} {dtype} elements does not fit the {chip.lmem_bytes} bytes of local memory of "
-            f"{chip.name}; choose a chip with more local memory"
+            f"Rope on heads of {size} {dtype} elements does not fit the {chip.lmem_bytes} bytes of local "
+            f"memory of {chip.name}; choose a chip with more local memory"
         )
     blocks = ceil_div(tokens, lanes)
     per_lane = next(count for count in range(blocks, 0, -1) if fits(count, part))

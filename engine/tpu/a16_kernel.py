@@ -102,7 +102,7 @@ def _steps(shape: A16Shape, tiles: A16Tiles) -> Iterator[_Step]:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Columns of a part of K from `column` on: `count` groups of `length`, the first of them the part's `group`."""
+    """`count` groups of `length` columns, from `column` of a part of K on; `group` numbers the first of them."""
 
     column: int
     group: int
@@ -258,7 +258,7 @@ class _Kernel:
             emit.tiu(Opcode.MUL, self._runs(weight, run), scale, self._runs(numbers, run))
 
     def _levels(self, step: _Step) -> Local:
-        """The stored levels, one a byte where the chip needs that: 4-bit pairs split into even and odd columns."""
+        """The stored levels, one a byte where the chip needs it: 4-bit pairs split into even and odd columns."""
         emit, shape = self.emit, self.shape
         width = step.depth * shape.bits // 8
         stored = emit.local(self.tiles.layout.weight[step.half], "ui8", (1, step.columns, width, 1))

@@ -1,17 +1,18 @@
 """How A16MatMul is cut into tiles and where the tiles lie in local memory (rules R18, R19 and R50).
 
-y[M, N] = x[M, K] W[N, K]^T. A tile is mt rows of x, nt rows of W (columns of y) and kt of K, which is cut only
-when nothing smaller fits. Rows of x and of W lie on lanes.
+y[M, N] = x[M, K] W[N, K]^T. A tile is mt rows of x, nt rows of W (columns of y) and kt of K, which is cut
+only when nothing smaller fits. Rows of x and of W lie on lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm
 
 from engine.tpu.chip import Chip
 from engine.tpu.emit import align_up, ceil_div
+from engine.tpu.placing import Pieces, largest_fitting
 
 
 @dataclass(frozen=True)
@@ -68,25 +69,18 @@ def choose_tiles(chip: Chip, shape: A16Shape) -> A16Tiles:
     Raises ValueError if one row of lanes does not fit even so.
     """
     lanes, m, n, k = chip.lanes, shape.rows, shape.columns, shape.depth
-    blocks = _largest(ceil_div(n, lanes), lambda count: lay_out(chip, shape, m, count * lanes, k) is not None)
+    blocks = largest_fitting(
+        ceil_div(n, lanes), lambda count: lay_out(chip, shape, m, count * lanes, k) is not None
+    )
     if blocks:
         tiles = ceil_div(n, blocks * lanes)
         return _tiles(chip, shape, m, lanes * ceil_div(ceil_div(n, tiles), lanes), k)
-    blocks = _largest(
+    blocks = largest_fitting(
         ceil_div(m, lanes), lambda count: lay_out(chip, shape, count * lanes, lanes, k) is not None
     )
     if blocks and m > 1:
         return _tiles(chip, shape, ceil_div(m, ceil_div(m, blocks * lanes)), lanes, k)
     return _cut_depth(chip, shape)
-
-
-def _largest(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest count in 1 .. limit that fits (smaller counts fit too), or 0."""
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
 
 
 def _tiles(chip: Chip, shape: A16Shape, rows: int, columns: int, depth: int) -> A16Tiles:
@@ -96,7 +90,7 @@ def _tiles(chip: Chip, shape: A16Shape, rows: int, columns: int, depth: int) -> 
 
 
 def _cut_depth(chip: Chip, shape: A16Shape) -> A16Tiles:
-    """K in parts. One row: the fewest parts, one row of lanes a tile (R19). More rows: the least DDR traffic."""
+    """K in parts. One row: the fewest parts, one row of lanes a tile (R19). Else: the least DDR traffic."""
     lanes = chip.lanes
     if shape.rows == 1:
         for depth in _depths(chip, shape):
@@ -121,7 +115,7 @@ def _cut_depth(chip: Chip, shape: A16Shape) -> A16Tiles:
 
 
 def _depths(chip: Chip, shape: A16Shape) -> Iterator[int]:
-    """Lengths of a part of K, longest first: multiples of the lanes, of whole groups where there are enough."""
+    """Lengths of a part of K, longest first: multiples of the lanes, and of the group if it is short."""
     step = lcm(chip.lanes, shape.group)
     if 2 * step > shape.depth:
         step = chip.lanes
@@ -155,15 +149,15 @@ def lay_out(chip: Chip, shape: A16Shape, rows: int, columns: int, depth: int) ->
 
     transposed = ceil_div(depth, chip.lanes) * chip.eu_bytes if single else 0
     parameters = (ceil_div(shape.columns, chip.lanes) if resident else wide) * _groups_of_part(shape, depth)
-    weight = _Bytes()
+    weight = Pieces()
     weight.take(wide * padded(depth, shape.bits))
-    aux = _Bytes() if resident else weight
+    aux = Pieces() if resident else weight
     offsets = (aux.take(transposed), aux.take(padded(parameters)), aux.take(padded(parameters, 8)))
     bias = weight.take(padded(columns) if shape.bias else 0)
     product = chip.eu_bytes if single else padded(rows)
     partial = chip.eu_bytes if single else padded(rows, 32)
 
-    banks = _Bytes(chip.bank_bytes)
+    banks = Pieces(chip.bank_bytes)
     sizes = (x_blocks * padded(depth), weight.used, x_blocks * padded(columns))
     x0, weight0, y0, x1, weight1, y1 = (banks.take(size) for size in sizes * 2)
     aux_address = banks.take(aux.used) if resident else 0
@@ -191,16 +185,3 @@ def _groups_of_part(shape: A16Shape, depth: int) -> int:
     if depth == shape.depth or depth % shape.group == 0:
         return ceil_div(depth, shape.group)
     return min(shape.groups, ceil_div(depth, shape.group) + 1)
-
-
-@dataclass
-class _Bytes:
-    """Hands out consecutive pieces, each rounded up to `unit` bytes."""
-
-    unit: int = 1
-    used: int = 0
-
-    def take(self, count: int) -> int:
-        start = self.used
-        self.used += align_up(count, self.unit)
-        return start

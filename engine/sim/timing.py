@@ -89,19 +89,20 @@ def schedule(program: np.ndarray, cycles: np.ndarray) -> Schedule:
     history) means the last one before it. Raises ValueError when an instruction waits for one that is issued later.
     """
     end = np.zeros(len(program), np.int64)
-    for core in np.unique(program["core"]):
-        own = np.flatnonzero(program["core"] == core)
-        end[own] = _ends(program[own], cycles[own])
+    engine, number, wait, core = (program[name].copy() for name in ("engine", "id", "wait", "core"))
+    for one in np.unique(core):
+        own = core == one
+        end[own] = _ends(engine[own], number[own], wait[own], cycles[own])
     start = end - cycles + 1
     return Schedule(start, end, int(end.max(initial=-1)) + 1)
 
 
-def _ends(program: np.ndarray, cycles: np.ndarray) -> np.ndarray:
-    engine, wait = program["engine"], program["wait"]
+def _ends(engine: np.ndarray, number: np.ndarray, wait: np.ndarray, cycles: np.ndarray) -> np.ndarray:
+    """Last cycle of each instruction of one core, from its columns of the program."""
     queues = [np.flatnonzero(engine == queue) for queue in (Engine.TIU, Engine.GDMA)]
-    waited = np.zeros(len(program), np.int64)
+    waited = np.zeros(len(engine), np.int64)
     for own, other in (queues, queues[::-1]):
-        waited[own] = np.searchsorted(program["id"][other], wait[own], side="right")
+        waited[own] = np.searchsorted(number[other], wait[own], side="right")
     ends: tuple[list[int], list[int]] = ([-1], [-1])
     try:
         for queue, position, duration in zip(engine.tolist(), waited.tolist(), cycles.tolist(), strict=True):
@@ -110,7 +111,7 @@ def _ends(program: np.ndarray, cycles: np.ndarray) -> np.ndarray:
     except IndexError:
         at = len(ends[0]) + len(ends[1]) - 2
         raise ValueError(f"instruction {at} waits for command {wait[at]}, which is issued later") from None
-    result = np.empty(len(program), np.int64)
+    result = np.empty(len(engine), np.int64)
     for queue, positions in enumerate(queues):
         result[positions] = ends[queue][1:]
     return result
@@ -122,7 +123,8 @@ def time_module(program: np.ndarray, chip: Chip, history_length: int | None = No
     history_length: rows of history that hold data; None for all. Work on key blocks beyond it is dropped.
     """
     instructions = np.flatnonzero(runs_with_history(program, history_length))
-    program = program[instructions]
+    if len(instructions) < len(program):
+        program = program[instructions]
     cycles = price(program, chip)
     plan = schedule(program, cycles)
     columns = _work_columns(program, cycles)

@@ -43,7 +43,7 @@ def test_live_buffers_never_overlap_and_stay_inside_the_arena(found: list[Buffer
     size = arena_size(placed.values(), ALIGNMENT)
     for one in placed.values():
         assert one.offset % ALIGNMENT == 0
-        assert 0 <= one.offset
+        assert one.offset >= 0
         assert one.end <= size
         for other in placed.values():
             together = one.buffer.first <= other.buffer.last and other.buffer.first <= one.buffer.last

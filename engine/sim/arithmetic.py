@@ -48,10 +48,17 @@ def bits_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def wide(values: Array) -> Array:
-    """The values in the dtype in which the machine computes: float32 for floats, int64 for integers."""
+    """The values in the dtype in which the machine computes: float32, or an integer type that cannot overflow."""
     if values.dtype == _F32:
         return values
-    return values.astype(np.float32 if is_float(values.dtype) else np.int64)
+    if is_float(values.dtype):
+        return values.astype(np.float32)
+    return values.astype(np.int32 if values.dtype.itemsize == 1 else np.int64)
+
+
+def whole_number(value: int) -> np.generic:
+    """A constant in the narrowest of those types that can also hold its product with any byte."""
+    return np.int32(value) if abs(value) < 1 << 23 else np.int64(value)
 
 
 def round_to_integer(values: Array, rounding: int) -> Array:
@@ -122,14 +129,16 @@ def _to_f16(values: Array, rounding: int) -> Array:
 
 
 def shift(values: Array, amount: Array, rounding: int) -> Array:
-    """int64 `values` shifted left by positive and right by negative amounts; a right shift rounds."""
+    """Whole `values` shifted left by positive and right by negative amounts; a right shift rounds."""
     left = np.left_shift(values, np.maximum(amount, 0))
     if np.all(amount >= 0):
         return left
     down = np.maximum(-amount, 0)
     floor = np.right_shift(left, down)
+    if rounding == Rounding.DOWN or (rounding == Rounding.TOWARD_ZERO and values.min(initial=0) >= 0):
+        return floor
     rest = left - np.left_shift(floor, down)
-    doubled, unit = 2 * rest, np.left_shift(np.int64(1), down)
+    doubled, unit = 2 * rest, np.left_shift(1, down)
     if rounding == Rounding.HALF_EVEN:
         up = (doubled > unit) | ((doubled == unit) & (floor & 1 == 1))
     elif rounding == Rounding.HALF_AWAY:
@@ -137,5 +146,5 @@ def shift(values: Array, amount: Array, rounding: int) -> Array:
     elif rounding == Rounding.TOWARD_ZERO:
         up = (rest > 0) & (values < 0)
     else:
-        up = (rest > 0) if rounding == Rounding.UP else np.zeros_like(rest, dtype=bool)
+        up = rest > 0
     return np.asarray(floor + (up & (amount < 0)))

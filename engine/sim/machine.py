@@ -26,6 +26,7 @@ from engine.sim.arithmetic import (
     round_to_integer,
     saturate,
     shift,
+    whole_number,
     wide,
 )
 from engine.tpu.chip import Chip
@@ -57,7 +58,7 @@ _FIRST_OPERAND = INSTRUCTION.itemsize - OPERAND.itemsize * (1 + OPERANDS)
 _OPERAND = struct.Struct("<BBBB4i4iqd")
 _KEPT_PLACES = 50_000
 _UNWRITTEN = 0xFF
-_NO_SHIFT = np.int64(0)
+_NO_SHIFT = np.int32(0)
 
 
 class MachineError(Exception):
@@ -582,7 +583,7 @@ class Machine:
         operand = instruction.operands[number]
         if operand.space == Space.CONSTANT:
             whole = not is_float(operand.dtype) or (not is_float(result.dtype) and operand.value.is_integer())
-            return np.int64(operand.value) if whole else np.float32(operand.value)
+            return whole_number(int(operand.value)) if whole else np.float32(operand.value)
         place = self._source(instruction, number)
         if operand.space != Space.LOCAL:
             raise _Finding("shape", f"operand {number} of a compute instruction is not in local memory")
@@ -624,6 +625,8 @@ class Machine:
             if packed:
                 a = np.stack([a & 15, a >> 4], -1).reshape(*a.shape[:-1], -1)
             total = saturate(np.asarray(_wide(a) + _wide(b) if adds else _wide(a) - _wide(b)), dtype)
+            if amount is _NO_SHIFT:
+                return total
             return shift(total.astype(np.int64), _wide(amount), instruction.rounding).astype(dtype)
 
         self._elementwise(instruction, apply, 3 if adds and instruction.operands[2].space else 2)
@@ -663,7 +666,7 @@ class Machine:
     def _ashift(self, instruction: _Instruction) -> None:
         dtype, source = instruction.result.dtype, instruction.operands[0].dtype
         unsigned = "u" in (dtype.kind, source.kind)
-        mask = np.int64((1 << 8 * source.itemsize) - 1)
+        mask = (1 << 8 * source.itemsize) - 1
 
         def apply(a: Any, amount: Any) -> Array:
             values = _wide(a) & mask if unsigned else _wide(a)
@@ -678,10 +681,8 @@ class Machine:
             compared = instruction.operands[1].dtype
 
         def apply(a: Any, b: Any, x: Any, y: Any) -> Array:
-            if equal:
-                chosen = _bits(a, compared) == _bits(b, compared)
-            else:
-                chosen = np.less(*_common(_wide(a), _wide(b)))
+            pair = (_bits(a, compared), _bits(b, compared)) if equal else _common(_wide(a), _wide(b))
+            chosen = np.equal(*pair) if equal else np.less(*pair)
             return np.where(chosen, _value_as(x, dtype), _value_as(y, dtype))
 
         self._elementwise(instruction, apply, 4)
@@ -875,13 +876,13 @@ def _product(left: Array, right: Array) -> Array:
 
 
 def _wide(value: Any) -> Any:
-    """A view or constant in float32 or int64."""
+    """A view or constant in the dtype in which the machine computes."""
     return wide(value) if isinstance(value, np.ndarray) else value
 
 
 def _common(a: Any, b: Any) -> tuple[Any, Any]:
     """Both operands in float32 if one is a float."""
-    if a.dtype == b.dtype:
+    if a.dtype.kind == b.dtype.kind:
         return a, b
     return a.astype(np.float32), b.astype(np.float32)
 

@@ -90,8 +90,8 @@ class OpRecord:
 
     @property
     def location(self) -> str:
-        """The first origin: what people call this op."""
-        return self.origins[0] if self.origins else "?"
+        """The most specific origin: what people call this op (a part of an MLP by its own name)."""
+        return self.origins[-1] if self.origins else "?"
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,10 @@ class Item:
     """One load, computation or store of a group.
 
     id: number used in `flow`. record: index of the op record that computes, or that made the value moved. value: SSA
-    value loaded, computed (first result) or stored. stage: pipeline stage 0, 1 or 2: at pipeline step p the item works on
-    slice p - stage. held: loaded once for all slices. out_address, out_bytes: the value in local memory (bytes per lane);
-    buffer_address, buffer_bytes: scratch. eu_align: channels padded to EU bytes. slices: of the value.
+    value loaded, computed (first result) or stored. stage: pipeline stage 0, 1 or 2: at pipeline step p the item
+    works on slice p - stage. held: loaded once for all slices. out_address, out_bytes: the value in local memory
+    (bytes per lane); buffer_address, buffer_bytes: scratch. eu_align: channels padded to EU bytes. slices: of the
+    value.
     """
 
     id: int

@@ -1,0 +1,155 @@
+"""The one list of actions: it feeds the key bindings, the footer, the palette and the help.
+
+A scope is where an action works: `app` everywhere, a screen's name on that screen, a panel's name while it has the
+focus. The method that runs it is `action_<name>` of the widget, screen or app that owns the scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from textual.binding import Binding
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing that a user can do.
+
+    name: method without `action_`. keys: as Textual names them, the first is shown. label: word in the footer, "" to
+    leave it out. about: sentence in palette and help. shown: how the footer writes the keys.
+    """
+
+    scope: str
+    name: str
+    keys: tuple[str, ...]
+    label: str
+    about: str
+    shown: str = ""
+
+    @property
+    def keys_shown(self) -> str:
+        """The keys as people read them."""
+        return self.shown or " ".join(pretty(key) for key in self.keys[:2])
+
+
+_NAMES = {
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "left_curly_bracket": "{",
+    "right_curly_bracket": "}",
+    "question_mark": "?",
+    "slash": "/",
+    "colon": ":",
+    "plus": "+",
+    "minus": "-",
+    "comma": ",",
+    "full_stop": ".",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "escape": "esc",
+    "enter": "enter",
+}
+
+
+def pretty(key: str) -> str:
+    """A Textual key name as it stands on a keyboard (`left_square_bracket` is `[`)."""
+    if key.startswith("ctrl+"):
+        return f"^{key[5:]}"
+    return _NAMES.get(key, key)
+
+
+SCREENS = ("explore", "memory", "simulate", "kv", "run")
+"""The screens in the order of their number keys."""
+
+SCREEN_TITLES = {"explore": "explore", "memory": "memory", "simulate": "simulate", "kv": "KV", "run": "run"}
+
+ACTIONS: tuple[Action, ...] = (
+    # everywhere
+    Action("app", "show_screen('explore')", ("1",), "", "Modules, passes, IR and diff"),
+    Action("app", "show_screen('memory')", ("2",), "", "DDR arenas and lifetimes of the module"),
+    Action("app", "show_screen('simulate')", ("3",), "", "Cycles, DDR traffic, tokens per second"),
+    Action("app", "show_screen('kv')", ("4",), "", "KV cache by layer, append slots, checks"),
+    Action("app", "show_screen('run')", ("5",), "", "Generate text with the compiled program"),
+    Action("app", "open_model", ("0",), "open", "Open another model or change its options"),
+    Action("app", "help", ("question_mark",), "help", "Help for the focused panel"),
+    Action("app", "command_palette", ("ctrl+p",), "palette", "Every action, by name"),
+    Action("app", "export", ("e",), "export", "Write IR, tables, graphs, traces or this screen to a file"),
+    Action("app", "jump", ("J", "ctrl+o"), "", "Jump to a panel by its letter"),
+    Action("app", "cancel", ("ctrl+x",), "", "Cancel the compilation that is running"),
+    Action("app", "next_theme", ("ctrl+t",), "", "Next theme: dark, light, ANSI"),
+    Action("app", "screenshot_svg", ("ctrl+s",), "", "Save this screen as an SVG picture"),
+    Action("app", "quit", ("q",), "quit", "Quit"),
+    # every screen with a module
+    Action("module", "module(1)", ("right_curly_bracket",), "module", "Next module", "{ }"),
+    Action("module", "module(-1)", ("left_curly_bracket",), "", "Previous module"),
+    Action("module", "layer(1)", ("full_stop", "greater_than_sign"), "layer", "Next layer of the module", ", ."),
+    Action("module", "layer(-1)", ("comma", "less_than_sign"), "", "Previous layer of the module"),
+    # explore
+    Action("explore", "step(1)", ("right_square_bracket",), "pass", "Next pass", "[ ]"),
+    Action("explore", "step(-1)", ("left_square_bracket",), "", "Previous pass"),
+    Action("explore", "diff", ("d",), "diff", "Diff against the pass before, on or off"),
+    Action("explore", "side_by_side", ("D",), "side by side", "Diff side by side or unified"),
+    Action("explore", "context(1)", ("plus", "equals_sign"), "", "More equal ops around each change"),
+    Action("explore", "context(-1)", ("minus",), "", "Fewer equal ops around each change"),
+    Action("explore", "changed_only", ("c",), "changed", "List only the passes that changed something"),
+    Action("explore", "raw", ("r",), "raw", "Exact MLIR text, or the folded reading form"),
+    Action("explore", "origin", ("o",), "origin", "Follow the op back to where it came from"),
+    Action("explore", "became", ("O",), "", "Follow the op forward to what it became"),
+    Action("explore", "back", ("backspace",), "", "Back to where the last jump started"),
+    # lists and text
+    Action("list", "cursor_down", ("down", "j"), "", "Next row"),
+    Action("list", "cursor_up", ("up", "k"), "", "Previous row"),
+    Action("list", "scroll_sideways(8)", ("right", "l"), "", "Scroll right"),
+    Action("list", "scroll_sideways(-8)", ("left", "h"), "", "Scroll left"),
+    Action("list", "first", ("g", "home"), "", "First row"),
+    Action("list", "last", ("G", "end"), "", "Last row"),
+    Action("list", "page(1)", ("pagedown",), "", "One page down"),
+    Action("list", "page(-1)", ("pageup",), "", "One page up"),
+    Action("list", "half_page(1)", ("ctrl+d",), "", "Half a page down"),
+    Action("list", "half_page(-1)", ("ctrl+u",), "", "Half a page up"),
+    Action("list", "choose", ("enter",), "", "Open what the cursor is on"),
+    Action("list", "search", ("slash",), "search", "Search in the focused panel"),
+    Action("list", "search_next(1)", ("n",), "", "Next match"),
+    Action("list", "search_next(-1)", ("N",), "", "Previous match"),
+    Action("list", "go_to", ("colon",), "", "Go to a line, a value (%12) or an op"),
+    Action("list", "copy", ("y",), "copy", "Copy the row to the clipboard"),
+    Action("list", "maximise", ("z",), "zoom", "Maximise the panel or put it back"),
+    # memory
+    Action("memory", "time_axis", ("t",), "time/table", "Lifetimes over the program, or the table by address"),
+    Action("memory", "arena", ("a",), "arena", "Show all arenas or one"),
+    # simulate
+    Action("simulate", "stage(1)", ("right_square_bracket",), "stage", "Next stage", "[ ]"),
+    Action("simulate", "stage(-1)", ("left_square_bracket",), "", "Previous stage"),
+    Action("simulate", "sort", ("s",), "sort", "Sort by cycles, bytes read, bytes written or program order"),
+    Action("simulate", "in_ir", ("o",), "op in IR", "Show the op in the explorer"),
+    Action("simulate", "lengths", ("p",), "lengths", "Set the prompt length and the tokens to generate"),
+    # run
+    Action("run", "prompt", ("i",), "prompt", "Write a prompt"),
+    Action("run", "stop", ("ctrl+x",), "stop", "Stop generating"),
+)
+
+
+def bindings(*scopes: str) -> list[Binding]:
+    """Textual bindings of all actions of the scopes."""
+    return [
+        Binding(",".join(action.keys), action.name, action.label or action.about, show=False)
+        for action in ACTIONS
+        if action.scope in scopes
+    ]
+
+
+def of_scopes(scopes: Iterable[str]) -> list[Action]:
+    """The actions of the scopes, in the order of the scopes."""
+    return [action for scope in scopes for action in ACTIONS if action.scope == scope]
+
+
+def footer(scopes: Sequence[str]) -> list[Action]:
+    """The actions that the footer names, in the order of the scopes."""
+    return [action for action in of_scopes(scopes) if action.label]

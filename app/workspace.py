@@ -1,0 +1,187 @@
+"""What is open and what is looked at: the one model that all screens show and change.
+
+It holds no widget and draws nothing, so that a screen can be made from plain data in a test.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.compiler import Compilation
+from engine.passes import PASS_NAMES
+from engine.snapshot import ModuleSnapshots, Snapshot
+from engine.stages import Kind, ModuleSpec, Stage
+from engine.worker import Event, ModuleFailed, ModuleFinished, PassStarted
+
+State = Literal["pending", "running", "done", "failed"]
+
+STAGE_TITLES = {
+    Stage.PREFILL: "prefill",
+    Stage.PREFILL_KV: "prefill_kv",
+    Stage.DECODE: "decode",
+    Stage.BOTH: "head",
+}
+"""Group titles of the module tree, in order."""
+
+
+@dataclass
+class Workspace:
+    """An opened model, how far its compilation is, and the selection.
+
+    title: the model's name. source: what was opened. module: name of a ModuleSpec. layer: one of its layers.
+    module_cycles: cycles of one run of each module, where known.
+    """
+
+    compilation: Compilation
+    title: str
+    source: str = ""
+    running: bool = False
+    started: float = field(default_factory=time.perf_counter)
+    seconds: float = 0.0
+    module: str = ""
+    layer: int = 0
+    pass_name: str = PASS_NAMES[0]
+    module_cycles: dict[str, int] = field(default_factory=dict)
+    current: dict[str, str] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if not self.running:
+            self.finished |= {
+                name for name, found in self.compilation.modules.items() if found.error is None
+            }
+        if not self.module:
+            self.select_module(self._first_choice())
+
+    def _first_choice(self) -> str:
+        """The decode block, which is where most people look first; the first module without one."""
+        specs = self.compilation.specs
+        for spec in specs:
+            if spec.kind is Kind.BLOCK and spec.stage is Stage.DECODE:
+                return spec.name
+        return specs[0].name if specs else ""
+
+    # -- compilation --------------------------------------------------------------------------------------------
+
+    def take(self, event: Event) -> None:
+        """Note what a worker is doing. The compilation itself has taken the event in already."""
+        match event:
+            case PassStarted(module, pass_name):
+                self.current[module] = pass_name
+            case ModuleFinished(module):
+                self.current.pop(module, None)
+                self.finished.add(module)
+            case ModuleFailed():
+                self.current.pop(event.module, None)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of compiling, so far or in all."""
+        return time.perf_counter() - self.started if self.running else self.seconds
+
+    @property
+    def specs(self) -> Sequence[ModuleSpec]:
+        """Every distinct module."""
+        return self.compilation.specs
+
+    def spec(self, name: str) -> ModuleSpec:
+        """A module by name."""
+        return next(spec for spec in self.specs if spec.name == name)
+
+    def state(self, module: str) -> State:
+        """How far a module is."""
+        if module in self.compilation.failures:
+            return "failed"
+        if module in self.finished:
+            return "done"
+        if module in self.current or module in self.compilation.modules:
+            return "running" if self.running else "pending"
+        return "pending"
+
+    def done_count(self) -> int:
+        """Modules that are finished or failed."""
+        return len(self.finished | set(self.compilation.failures))
+
+    def snapshots(self, module: str = "") -> ModuleSnapshots:
+        """Snapshots of a module (default: the selected one) so far."""
+        name = module or self.module
+        return self.compilation.modules.get(name) or ModuleSnapshots(name, ())
+
+    def pass_names(self) -> tuple[str, ...]:
+        """All passes, those that are to come included."""
+        found = tuple(snapshot.pass_name for snapshot in self.snapshots().snapshots)
+        return found + tuple(name for name in PASS_NAMES if name not in found)
+
+    # -- selection ----------------------------------------------------------------------------------------------
+
+    @property
+    def selected_spec(self) -> ModuleSpec | None:
+        """The selected module."""
+        return next((spec for spec in self.specs if spec.name == self.module), None)
+
+    @property
+    def layer_name(self) -> str:
+        """The selected module as its selected layer calls it (`block_cache_7`)."""
+        spec = self.selected_spec
+        return spec.name_for(self.layer) if spec else ""
+
+    def select_module(self, name: str) -> None:
+        """Look at a module; the layer stays where the module serves it."""
+        self.module = name
+        spec = self.selected_spec
+        layers = spec.layers if spec else ()
+        if self.layer not in layers:
+            self.layer = layers[0] if layers else 0
+
+    def select_layer(self, layer: int) -> bool:
+        """Look at another layer of the stage, also when another module serves it. False when there is none."""
+        spec = self.selected_spec
+        if spec is None or spec.kind is not Kind.BLOCK:
+            return False
+        for other in self.specs:
+            if (other.stage, other.variant) == (spec.stage, spec.variant) and layer in other.layers:
+                self.module, self.layer = other.name, layer
+                return True
+        return False
+
+    def snapshot(self, pass_name: str = "") -> Snapshot | None:
+        """The selected module after a pass (default: the selected one); None when it is not there (yet)."""
+        name = pass_name or self.pass_name
+        return next((s for s in self.snapshots().snapshots if s.pass_name == name), None)
+
+    def before(self, pass_name: str = "") -> Snapshot | None:
+        """The snapshot before a pass (default: the selected one); None for the first."""
+        name = pass_name or self.pass_name
+        previous = None
+        for snapshot in self.snapshots().snapshots:
+            if snapshot.pass_name == name:
+                return previous
+            previous = snapshot
+        return None
+
+    def modules_in_order(self) -> list[str]:
+        """Module names as the tree lists them."""
+        return [spec.name for stage in STAGE_TITLES for spec in self.specs if spec.stage is stage]
+
+    def step_module(self, step: int) -> bool:
+        """Select the next or previous module; False at the end."""
+        names = self.modules_in_order()
+        at = names.index(self.module) + step
+        if not 0 <= at < len(names):
+            return False
+        self.select_module(names[at])
+        return True
+
+    def stage_cycles(self, stage: Stage) -> int | None:
+        """Cycles of a stage's blocks, all layers (decode: the longest cache); None until all are known."""
+        total = 0
+        for spec in self.specs:
+            if spec.stage is not stage or spec.variant:
+                continue
+            if spec.name not in self.module_cycles:
+                return None
+            total += self.module_cycles[spec.name] * max(1, len(spec.layers))
+        return total or None

@@ -14,6 +14,7 @@ from pathlib import Path
 from engine.snapshot import BITS
 from engine.tpu.isa import (
     ACCUMULATE,
+    NIBBLES,
     UNSTRIDED,
     Arena,
     Constant,
@@ -47,6 +48,8 @@ OPCODES = {
     "tsbc.s_bc": Opcode.STATIC_BROADCAST,
     "tsbc.cw_ts": Opcode.CW_TRANSPOSE,
     "tsbc.wc_ts": Opcode.WC_TRANSPOSE,
+    "arith.add_satu": Opcode.ADDS,
+    "arith.sub_satu": Opcode.SUBS,
     **{
         f"arith.{name}": Opcode[name.upper()]
         for name in (
@@ -102,7 +105,7 @@ def append(
     ]
     target = _operand(result, *_types(right)[0], bank_bytes)
     way = int(direction or 0) if opcode < 16 else 0
-    flags = ACCUMULATE if "res_add = True" in attributes else 0
+    flags = (ACCUMULATE if "res_add = True" in attributes else 0) | (NIBBLES if "xui4" in left else 0)
     if asm == "dma.tensor.transpose":
         target, tensors, flags = _transposing(target, tensors)
     if opcode == Opcode.MATRIX:
@@ -156,6 +159,9 @@ def _operand(
         return Constant(0.0)
     full = _four(shape)
     steps = _four_strides(stride) if stride else contiguous(full)
+    if dtype == "ui4":  # two a byte
+        n, c, h, w = full
+        full, steps, dtype = (n, c, h, w // 2), (steps[0] // 2, steps[1] // 2, steps[2] // 2, 1), "ui8"
     if kind == "G":
         return Global(Arena.NEURON, int(value.rpartition(".")[2]), dtype, full, steps)
     bank, *rest = value.split(".")

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from multiprocessing.connection import Connection, wait
@@ -72,7 +72,7 @@ class Compilation:
     config: ModelConfig
     options: CompileOptions
     specs: tuple[ModuleSpec, ...]
-    modules: dict[str, ModuleSnapshots] = field(default_factory=dict)
+    modules: MutableMapping[str, ModuleSnapshots] = field(default_factory=dict)
     failures: dict[str, ModuleFailed] = field(default_factory=dict)
     cancelled: bool = False
 
@@ -82,6 +82,20 @@ class Compilation:
         return not self.failures and not self.cancelled and len(self._finished) == len(self.specs)
 
     _finished: set[str] = field(default_factory=set)
+
+    @classmethod
+    def restored(
+        cls,
+        config: ModelConfig,
+        options: CompileOptions,
+        specs: tuple[ModuleSpec, ...],
+        modules: MutableMapping[str, ModuleSnapshots],
+        merged: MergePlan,
+    ) -> Compilation:
+        """A complete compilation as a file keeps it; `modules` may make its values when they are asked for."""
+        found = cls(config, options, specs, modules, _finished={spec.name for spec in specs})
+        found.__dict__["merged"] = merged
+        return found
 
     def add(self, event: Event) -> None:
         """Take in one worker event."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from engine.errors import CompileError
-from engine.passes import pipeline
 from engine.passes.base import PassContext
 from engine.snapshot import Snapshot
 
@@ -68,6 +67,9 @@ def serve(connection: Connection) -> None:
 
 def _events(context: PassContext, connection: Connection) -> list[Event]:
     """Send events as passes run; return the last one."""
+    # here and not above: the parent imports this module for its events and needs no bindings
+    from engine.passes import pipeline
+
     name = context.spec.name
     current = [""]
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from engine import mlir
 from engine.options import CompileOptions
 from engine.stages import ModuleSpec
 from engine.top.checkpoint.config import ModelConfig
+
+if TYPE_CHECKING:
+    # who only describes work to a worker process does without the bindings
+    from engine import mlir
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 
 from engine.errors import VerifyError
 from engine.snapshot import OpRecord, TensorType
+from engine.tpu.numerics import to_float32
 
 if TYPE_CHECKING:
     from engine.tpu.emit import Emitter
@@ -60,6 +61,24 @@ class Op:
         """
         raise NotImplementedError(f"{cls.dialect}.{cls.__name__} has no NumPy meaning")
 
+    @classmethod
+    def prepare(cls, op: OpRecord, constants: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """The weights in `constants` (as stored, by operand number) in the form in which `bind` takes them.
+
+        Costly work (dequantising, transposing) belongs here: the interpreter keeps the result for every op with the
+        same weights and attributes. A number may be left out when another operand carries it. Default: floats as
+        float32, integers as they are.
+        """
+        return {number: to_float32(stored) for number, stored in constants.items()}
+
+    @classmethod
+    def bind(cls, op: OpRecord, prepared: Mapping[int, np.ndarray]) -> Callable[..., tuple[np.ndarray, ...]]:
+        """A function of all operands that uses the weights from `prepare`.
+
+        The interpreter calls it for every run of the op, with None in the place of every weight. Default: `compute`.
+        """
+        return lambda *inputs: cls.compute(op, [prepared.get(i, x) for i, x in enumerate(inputs)])
+
 
 class TopOp(Op):
     """An op of the framework- and chip-independent dialect; all tensors are f32 (ids and positions si32)."""
@@ -75,18 +94,6 @@ class TpuOp(Op):
     dialect = "tpu"
     host: ClassVar[bool] = False
     """Runs on the host beside the accelerator (TopK, sampling): no instructions, no cycles."""
-
-    @classmethod
-    def bind(cls, op: OpRecord, constants: Mapping[int, np.ndarray]) -> Callable[..., tuple[np.ndarray, ...]]:
-        """A function of all operands with the weights in `constants` (by operand number) prepared once.
-
-        The interpreter calls it for every run of the op with None in the constants' places. Default: `compute`.
-        """
-
-        def run(*inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-            return cls.compute(op, [constants.get(i, x) for i, x in enumerate(inputs)])
-
-        return run
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:

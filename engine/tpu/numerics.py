@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
-
-_LOW_HALF = np.uint32(0x7FFF)
-_ONE = np.uint32(1)
-_SIXTEEN = np.uint32(16)
-_HIGH = np.uint32(0xFFFF0000)
 
 
 def round_to(values: np.ndarray, dtype: str) -> np.ndarray:
     """`values` (float32) rounded half to even to f32, f16 or bf16, returned as float32. NaN and infinity survive."""
-    if dtype == "f32":
-        return np.asarray(values, dtype=np.float32)
     if dtype == "bf16":
         return round_bf16(values)
+    if dtype == "f32":
+        return np.asarray(values, dtype=np.float32)
     if dtype == "f16":
         with np.errstate(over="ignore"):
             return np.asarray(values, dtype=np.float32).astype(np.float16).astype(np.float32)
@@ -24,15 +20,11 @@ def round_to(values: np.ndarray, dtype: str) -> np.ndarray:
 
 def round_bf16(values: np.ndarray) -> np.ndarray:
     """float32 rounded half to even to bfloat16, as float32."""
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    odd = np.right_shift(bits, _SIXTEEN)
-    odd &= _ONE
-    odd += _LOW_HALF
-    odd += bits
-    odd &= _HIGH
-    rounded = odd.view(np.float32)
-    if not np.isfinite(rounded).all():
-        # adding to the mantissa of a NaN or overflowing past the largest number must not change class
-        special = ~np.isfinite(values)
-        rounded = np.where(special, values, rounded).astype(np.float32)
-    return rounded
+    return values.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def to_float32(stored: np.ndarray) -> np.ndarray:
+    """A stored tensor as the interpreter carries it: bf16 and f16 as float32 (f32 is not copied), integers as is."""
+    if stored.dtype == np.float32 or stored.dtype.kind in "iub":
+        return stored
+    return stored.astype(np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,8 +21,13 @@ class Gather(TopOp):
         verify_gather(op)
 
     @classmethod
+    def prepare(cls, op: OpRecord, constants: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """Nothing: a memory-mapped table stays on disk."""
+        return dict(constants)
+
+    @classmethod
     def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
         table, indices = inputs
         assert table is not None
         assert indices is not None
-        return (table[indices],)
+        return (table[indices].astype(np.float32),)

@@ -11,7 +11,7 @@ from engine.op import TpuOp, require, same_shape
 from engine.snapshot import OpRecord
 from engine.tpu.a16_kernel import emit_a16_matmul
 from engine.tpu.numerics import round_to
-from engine.tpu.ops.matmul import bind_linear
+from engine.tpu.ops.matmul import bind_linear, transposed
 from engine.tpu.quantize import dequantize, lane_restore
 
 if TYPE_CHECKING:
@@ -80,11 +80,15 @@ class A16MatMul(TpuOp):
         return (product if bias is None else round_to(product + bias.reshape(-1), dtype),)
 
     @classmethod
-    def bind(cls, op: OpRecord, constants: Mapping[int, np.ndarray]) -> Callable[..., tuple[np.ndarray, ...]]:
-        if not {1, 2, 3} <= constants.keys():
-            return super().bind(op, constants)
-        rows = cls.weights(op, constants[1], constants[2], constants[3])
-        return bind_linear(op, rows, constants.get(4), round_before_bias=True)
+    def prepare(cls, op: OpRecord, constants: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """The weight dequantised, [K, N], without scale and zero point."""
+        prepared = super().prepare(op, {number: constants[number] for number in constants if number == 4})
+        prepared[1] = transposed(cls.weights(op, constants[1], constants[2], constants[3]))
+        return prepared
+
+    @classmethod
+    def bind(cls, op: OpRecord, prepared: Mapping[int, np.ndarray]) -> Callable[..., tuple[np.ndarray, ...]]:
+        return bind_linear(op, prepared[1], prepared.get(4), round_before_bias=True)
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:

@@ -36,25 +36,54 @@ class MatMul(TpuOp):
         return (round_to(product, op.result_types[0].dtype),)
 
     @classmethod
-    def bind(cls, op: OpRecord, constants: Mapping[int, np.ndarray]) -> Callable[..., tuple[np.ndarray, ...]]:
-        if 0 in constants or 1 not in constants:
-            return super().bind(op, constants)
-        right = constants[1]
-        rows = right if op.attributes["right_transpose"] else np.ascontiguousarray(right.T)
-        return bind_linear(op, rows, constants.get(2), round_before_bias=False)
+    def prepare(cls, op: OpRecord, constants: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """A weight on either side becomes [K, N], in which rows of activations meet it fastest."""
+        prepared = super().prepare(op, constants)
+        if 1 in prepared and op.attributes["right_transpose"]:
+            prepared[1] = transposed(prepared[1])
+        if _weight_is_left(op, prepared):
+            prepared[0] = transposed(prepared[0])
+        return prepared
+
+    @classmethod
+    def bind(cls, op: OpRecord, prepared: Mapping[int, np.ndarray]) -> Callable[..., tuple[np.ndarray, ...]]:
+        if _weight_is_left(op, prepared):
+            # (W h^T)^T = h W^T: the one row of activations on the right meets the weight's rows
+            linear = bind_linear(op, prepared[0], None, round_before_bias=False)
+            return lambda left, right, *_: linear(right)
+        if 1 in prepared and 0 not in prepared:
+            return bind_linear(op, prepared[1], prepared.get(2), round_before_bias=False)
+        return super().bind(op, prepared)
+
+
+def _weight_is_left(op: OpRecord, constants: Mapping[int, np.ndarray]) -> bool:
+    """As in lm_head: weight [V, H] times one row [1, H] of activations, transposed, without bias."""
+    one_row = op.attributes["right_transpose"] and op.operand_types[1].shape[0] == 1
+    return constants.keys() == {0} and one_row and len(op.operand_types[0].shape) == 2
+
+
+def transposed(matrix: np.ndarray) -> np.ndarray:
+    """A contiguous transpose, copied in strips that stay in the cache."""
+    rows, columns = matrix.shape
+    result = np.empty((columns, rows), matrix.dtype)
+    for start in range(0, rows, _STRIP):
+        result[:, start : start + _STRIP] = matrix[start : start + _STRIP].T
+    return result
+
+
+_STRIP = 64
 
 
 def bind_linear(
-    op: OpRecord, rows: np.ndarray, bias: np.ndarray | None, *, round_before_bias: bool
+    op: OpRecord, weight: np.ndarray, bias: np.ndarray | None, *, round_before_bias: bool
 ) -> Callable[..., tuple[np.ndarray, ...]]:
-    """y = x rows^T (+ bias) for weights `rows` [N, K] float32: a matrix-vector product when x has one row."""
-    dtype = op.result_types[0].dtype
-    shape = op.result_types[0].shape
+    """y = x weight (+ bias) for a weight [K, N] float32; x in any shape whose elements are rows of K."""
+    dtype, shape = op.result_types[0].dtype, op.result_types[0].shape
+    columns = weight.shape[0]
     flat_bias = None if bias is None else bias.reshape(-1)
-    single = op.result_types[0].elements == rows.shape[0]
 
     def run(x: np.ndarray, *_: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        product = rows @ x.reshape(-1) if single else x.reshape(-1, rows.shape[1]) @ rows.T
+        product = x.reshape(-1, columns) @ weight
         if flat_bias is None:
             return (round_to(product, dtype).reshape(shape),)
         if round_before_bias:

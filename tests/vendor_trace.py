@@ -11,6 +11,8 @@ import gzip
 import re
 from pathlib import Path
 
+import numpy as np
+
 from engine.snapshot import BITS
 from engine.tpu.isa import (
     ACCUMULATE,
@@ -99,11 +101,11 @@ def append(
     attributes, _, signature = types.rpartition("}")
     left, _, right = signature.partition(" -> ")
     tensors = [
-        _operand(name, *parsed, bank_bytes)
+        _operand(name, *parsed, bank_bytes, eu_bytes)
         for name, parsed in zip(operands.split(", "), _types(left), strict=True)
         if name[1] not in "DB" or len(name) == 1
     ]
-    target = _operand(result, *_types(right)[0], bank_bytes)
+    target = _operand(result, *_types(right)[0], bank_bytes, eu_bytes)
     way = int(direction or 0) if opcode < 16 else 0
     flags = (ACCUMULATE if "res_add = True" in attributes else 0) | (NIBBLES if "xui4" in left else 0)
     if asm == "dma.tensor.transpose":
@@ -137,6 +139,20 @@ def read_rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def read_trace(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A whole module: (program with the trace's ids and waits, cycles, start), from `vendor_traces`."""
+    rows = [row for row in read_rows("vendor_traces") if row["module"] == name]
+    stream = Stream()
+    for row in rows:
+        fields = (row["asm"], row["operands"], row["types"], row["result"], row["direction"])
+        append(stream, *fields, op=int(row["op"]))
+    program = stream.program().copy()
+    for field in ("id", "wait"):
+        program[field] = [int(row[field]) for row in rows]
+    cycles, start = (np.array([int(row[field]) for row in rows]) for field in ("cycles", "start"))
+    return program, cycles, start
+
+
 def _types(text: str) -> list[tuple[tuple[int, ...], str, tuple[int, ...] | None]]:
     """(shape, dtype, strides) of each type in a signature's half."""
     found = []
@@ -150,7 +166,12 @@ def _types(text: str) -> list[tuple[tuple[int, ...], str, tuple[int, ...] | None
 
 
 def _operand(
-    name: str, shape: tuple[int, ...], dtype: str, stride: tuple[int, ...] | None, bank_bytes: int
+    name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    stride: tuple[int, ...] | None,
+    bank_bytes: int,
+    eu_bytes: int,
 ) -> Operand:
     kind, value = name[1], name[2:]
     if kind == "C":
@@ -159,6 +180,9 @@ def _operand(
         return Constant(0.0)
     full = _four(shape)
     steps = _four_strides(stride) if stride else contiguous(full)
+    if len(shape) == 2 and stride is None:  # rows on lanes, each padded to whole EUs
+        step = eu_bytes * 8 // BITS[dtype]
+        steps = (0, -(-shape[1] // step) * step, shape[1], 1)
     if dtype == "ui4":  # two a byte
         n, c, h, w = full
         full, steps, dtype = (n, c, h, w // 2), (steps[0] // 2, steps[1] // 2, steps[2] // 2, 1), "ui8"

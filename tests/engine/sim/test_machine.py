@@ -7,12 +7,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from vendor_trace import read_trace
 
 from engine.sim.machine import Machine, MachineError
 from engine.tpu.chip import chip
 from engine.tpu.isa import (
     ACCUMULATE,
     HISTORY_TAIL,
+    NIBBLES,
     Arena,
     Constant,
     Direction,
@@ -600,3 +602,34 @@ def test_gather_checks_only_the_rows_picked() -> None:
     bench.filled(where, np.array([2, 9]))
     bench.run()
     assert {v.kind for v in bench.machine.violations} == {"uninitialised", "index"}
+
+
+@pytest.mark.parametrize(
+    "name", ["smollm2-135m__w4bf16_s512__block_cache_0", "qwen3-tiny__bf16_s256__block_0"]
+)
+def test_the_vendors_programs_have_no_violation(name: str) -> None:
+    # GIVEN whole modules of the reference compiler, their addresses and waits
+    program, _, _ = read_trace(name)
+    machine = Machine(CHIP, {Arena.NEURON: np.zeros(16 << 20, np.uint8)}, checks=True)
+    machine.mark_written(Arena.NEURON)
+    # WHEN run with checks THEN their local memory and waits are found sound
+    machine.run(program)
+    assert machine.violations == []
+    # AND without waits they race
+    program["wait"] = 0
+    machine.run(program)
+    assert {violation.kind for violation in machine.violations} == {"race"}
+
+
+def test_packed_nibbles_are_subtracted_from_without_unpacking_first() -> None:
+    # GIVEN four bytes a channel that hold eight 4-bit values, low nibble first, and a zero point per channel
+    bench = Bench()
+    packed, zero = local(0, "ui8", (1, 70, 2, 2)), local(256, "ui8", (1, 70, 1, 1))
+    result = local(512, "si8", (1, 70, 2, 4))
+    bytes_ = bench.filled(packed, bench.rng.integers(0, 256, packed.shape)).astype(np.int64)
+    zeros = bench.filled(zero, bench.rng.integers(0, 16, zero.shape)).astype(np.int64)
+    spread = zero.view((1, 70, 2, 4), (2, 1, 0, 0))
+    bench.emit(Opcode.SUBS, result, packed, spread, flags=NIBBLES)
+    bench.run()
+    values = np.stack([bytes_ & 15, bytes_ >> 4], -1).reshape(1, 70, 2, 4)
+    np.testing.assert_array_equal(bench.machine.read(result), values - zeros)

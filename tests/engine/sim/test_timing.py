@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
-from vendor_trace import append, read_rows
+from vendor_trace import read_trace
 
 from engine.sim.timing import schedule, time_module
 from engine.tpu.chip import chip
@@ -32,24 +30,10 @@ TRACES = {
 """The vendor's figures: total cycles, TIU busy cycles, bytes loaded."""
 
 
-@cache
-def vendor_trace(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(program with the vendor's ids and waits, cycles, start) of a whole module."""
-    rows = [row for row in read_rows("vendor_traces") if row["module"] == name]
-    stream = Stream()
-    for row in rows:
-        fields = (row["asm"], row["operands"], row["types"], row["result"], row["direction"])
-        append(stream, *fields, op=int(row["op"]))
-    program = stream.program().copy()
-    for field in ("id", "wait"):
-        program[field] = [int(row[field]) for row in rows]
-    return program, *(np.array([int(row[field]) for row in rows]) for field in ("cycles", "start"))
-
-
 @pytest.mark.parametrize("name", list(TRACES))
 def test_a_trace_is_scheduled_to_the_cycle(name: str) -> None:
     # GIVEN a whole module of the reference compiler
-    program, cycles, start = vendor_trace(name)
+    program, cycles, start = read_trace(name)
     # WHEN priced and scheduled by our rules
     timing = time_module(program, BM1684X)
     # THEN every start and end, the total, the engine time and the bytes are the vendor's
@@ -60,7 +44,7 @@ def test_a_trace_is_scheduled_to_the_cycle(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(TRACES))
 def test_ops_add_up_to_the_module(name: str) -> None:
-    program, _, _ = vendor_trace(name)
+    program, _, _ = read_trace(name)
     timing = time_module(program, BM1684X)
     ops = timing.ops
     assert [op.op for op in ops] == sorted(set(program["op"].tolist()))

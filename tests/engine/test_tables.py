@@ -1,0 +1,249 @@
+"""Tables and provenance of a compiled tiny model against facts that are derived another way."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from compiled import tiny_compilation
+
+from engine.compiler import Compilation
+from engine.errors import CompileError, UserError
+from engine.provenance import origin_of, provenance, uses_of_tensor
+from engine.snapshot import ModuleSnapshots
+from engine.tables import (
+    ir_text,
+    kv_table,
+    memory_problems,
+    memory_table,
+    modules_table,
+    passes_table,
+    snapshot_after,
+)
+from engine.top.checkpoint.layout import block_tensors, expected_tensors
+
+
+@pytest.fixture(scope="module")
+def compilation() -> Compilation:
+    return tiny_compilation()
+
+
+def size(shape: tuple[int, ...]) -> int:
+    return shape[0] * (shape[1] if len(shape) > 1 else 1)
+
+
+def test_parameters_of_all_layers_add_up_to_the_checkpoint(compilation: Compilation) -> None:
+    # GIVEN an untied model: block_0 serves two layers, block_2 one
+    rows = {row["name"]: row for row in modules_table(compilation)}
+    prefill = ("embedding", "block_0", "block_2", "lm_head")
+    total = sum(rows[name]["parameters"] * max(1, len(rows[name]["layers"])) for name in prefill)
+    # THEN every number of the checkpoint is in exactly one of the prefill modules
+    assert total == sum(size(shape) for shape in expected_tensors(compilation.config).values())
+    assert rows["block_0"]["layers"] == [0, 1]
+    assert rows["block_cache_0"]["parameters"] == rows["block_0"]["parameters"]
+
+
+def test_weight_bytes_of_a_quantised_block(compilation: Compilation) -> None:
+    row = next(row for row in modules_table(compilation) if row["name"] == "block_0")
+    linears = {n: s for n, s in block_tensors(compilation.config).items() if len(s) == 2}
+    assert row["weight_bytes"]["linear"] == sum(size(shape) for shape in linears.values()) // 2
+    # bf16 scales: 64 lanes x rows rounded up to lanes x groups of 64 along K (K = 144 is not a multiple)
+    assert row["weight_bytes"]["scale"] == 2 * row["weight_bytes"]["zero_point"] > 0
+    assert row["weight_bytes"]["bias"] > 0
+    assert row["weight_bytes"]["norm"] == 2 * 2 * compilation.config.hidden_size
+    assert row["weight_bytes"]["rope"] == 2 * 64 * compilation.config.head_dim * 2
+
+
+def test_modules_list_inputs_with_shapes(compilation: Compilation) -> None:
+    rows = {row["name"]: row for row in modules_table(compilation)}
+    shapes = {tensor["name"]: tensor["shape"] for tensor in rows["block_cache_0_1"]["inputs"]}
+    assert shapes["attention_mask"] == [1, 1, 1, 33]
+    assert shapes["history_k"][:2] == [1, 32]
+    assert {tensor["name"] for tensor in rows["block_kv_0"]["inputs"]} >= {"history_length", "history_v"}
+
+
+def test_passes_chain_their_op_counts(compilation: Compilation) -> None:
+    rows = passes_table(compilation, "block_1")
+    assert [row["pass"] for row in rows][:2] == ["import", "top-canonicalize"]
+    assert rows[0]["ops_before"] == 0
+    assert all(one["ops_after"] == two["ops_before"] for one, two in pairwise(rows))
+    assert any(row["ops_after"] != row["ops_before"] for row in rows if row["pass"] == "convert-top-to-tpu")
+    assert not next(row for row in rows if row["pass"] == "codegen")["changed"]
+    assert "instructions" in rows[-1]["notes"][0]
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+ATTENTION = [
+    "block_cache_0",
+    "block_cache_0_1",
+    "block_cache_0_2",
+    "block_kv_0",
+    "block_cache_2",
+    "block_kv_2",
+]
+
+
+@pytest.mark.parametrize("module", ATTENTION)
+def test_new_rows_follow_the_history_in_every_layer(compilation: Compilation, module: str) -> None:
+    rows = memory_table(compilation, module)["kv_cache"]
+    spec, _ = compilation.find(module)
+    assert [row["layer"] for row in rows] == list(spec.layers)
+    for row in rows:
+        assert row["rows"] == spec.cache
+        assert row["k_append_address"] == row["k_address"] + row["rows"] * row["row_bytes"]
+        assert row["v_append_address"] == row["v_address"] + row["rows"] * row["row_bytes"]
+
+
+def test_all_modules_of_a_layer_share_its_kv_regions(compilation: Compilation) -> None:
+    bases = {
+        (row["layer"], row["k_address"], row["v_address"])
+        for spec in compilation.specs
+        for row in memory_table(compilation, spec.name)["kv_cache"]
+    }
+    assert len(bases) == 3
+    assert sorted(layer for layer, _, _ in bases) == [0, 1, 2]
+
+
+def test_ddr_rows_carry_the_asked_layer(compilation: Compilation) -> None:
+    zero, one = (memory_table(compilation, f"block_cache_{layer}")["ddr"] for layer in (0, 1))
+    names = [row["tensor"] for row in one]
+    assert "model.layers.1.self_attn.q_proj.weight" in names
+    assert not any("{i}" in name for name in names)
+    for arena in ("coeff", "io"):
+        shifts = {b["address"] - a["address"] for a, b in zip(zero, one, strict=True) if a["arena"] == arena}
+        assert len(shifts) == 1
+        assert shifts != {0}
+    assert [r["address"] for r in zero if r["arena"] == "neuron"] == [
+        r["address"] for r in one if r["arena"] == "neuron"
+    ]
+
+
+def test_live_tensors_of_all_layers_do_not_overlap(compilation: Compilation) -> None:
+    # GIVEN the weights of both layers and the lm_head at their merged addresses
+    spans = {
+        (row["address"], row["address"] + row["bytes"])
+        for module in ("block_cache_0", "block_cache_1", "block_cache_2", "lm_head", "embedding")
+        for row in memory_table(compilation, module)["ddr"]
+        if row["arena"] == "coeff"
+    }
+    ordered = sorted(spans)
+    assert all(one[1] <= two[0] for one, two in pairwise(ordered))
+
+
+def test_addresses_keep_the_contract(compilation: Compilation) -> None:
+    assert [
+        problem for spec in compilation.specs for problem in memory_problems(compilation, spec.name)
+    ] == []
+
+
+def test_kv_table_holds_all_layers_without_problems(compilation: Compilation) -> None:
+    table = kv_table(compilation)
+    assert [layer.layer for layer in table.layers] == [0, 1, 2]
+    assert [layer.problems for layer in table.layers] == [(), (), ()]
+    assert table.cache_lengths == (64, 32, 16)
+    assert table.layers[0].append == {length: length * table.row_bytes for length in (0, 16, 32, 64)}
+    assert table.history_bytes == 3 * 2 * 64 * table.row_bytes
+    assert (table.variant(16), table.variant(17), table.variant(65)) == (16, 32, None)
+
+
+def test_kv_table_reports_a_slot_in_the_wrong_place() -> None:
+    # GIVEN a decode module whose IR returns the new keys one row too early
+    good = tiny_compilation()
+    moved = Compilation(good.config, good.options, good.specs, dict(good.modules), {}, False, good._finished)
+    module = moved.modules["block_cache_0"]
+    addressed = module.after("address-assign")
+    last = addressed.ops[-1]
+    k_new = last.operand_types[1]
+    assert k_new.address
+    bad = type(k_new)(k_new.shape, k_new.dtype, k_new.address - 32)
+    types = (last.operand_types[0], bad, last.operand_types[2])
+    broken = type(last)(last.name, last.operands, types, (), (), last.attributes, last.origins)
+    fields = {**vars(addressed), "ops": (*addressed.ops[:-1], broken)}
+    snapshots = tuple(type(s)(**fields) if s.pass_name == "address-assign" else s for s in module.snapshots)
+    moved.modules["block_cache_0"] = ModuleSnapshots("block_cache_0", snapshots)
+    # THEN the layers that it serves are marked
+    problems = [layer.problems for layer in kv_table(moved).layers]
+    assert "block_cache_0 does not append behind row 63" in problems[0]
+    assert problems[2] == ()
+
+
+# -- a shared module as one layer sees it ------------------------------------------------------------------------------
+
+
+def test_ir_of_another_layer_carries_its_names_and_addresses(compilation: Compilation) -> None:
+    shared = ir_text(compilation, "block_cache_0", "address-assign")
+    own = ir_text(compilation, "block_cache_1", "address-assign")
+    assert "{i}" in shared
+    assert "{i}" not in own
+    assert "module @block_cache_1 " in own
+    at = {row["tensor"]: row["address"] for row in memory_table(compilation, "block_cache_1")["ddr"]}
+    line = next(text for text in own.splitlines() if "layers.1.input_layernorm.weight" in text)
+    assert re.search(r"-> tensor<[^>]*, (\d+) : i64>", line)[1] == str(
+        at["model.layers.1.input_layernorm.weight"]
+    )  # type: ignore[index]
+
+
+def test_unknown_pass_and_module_are_named_with_what_there_is(compilation: Compilation) -> None:
+    with pytest.raises(UserError, match="has no pass 'nope'; it has: import, top-canonicalize"):
+        snapshot_after(compilation, "block_0", "nope")
+    with pytest.raises(UserError, match="unknown module 'block_9'"):
+        passes_table(compilation, "block_9")
+
+
+def test_a_pass_that_was_not_reached_is_a_compile_failure(compilation: Compilation) -> None:
+    failed = Compilation(compilation.config, compilation.options, compilation.specs)
+    first = compilation.modules["block_0"].snapshots[:2]
+    failed.modules["block_0"] = ModuleSnapshots("block_0", first, "pass processor-assign aborted")
+    with pytest.raises(CompileError, match="processor-assign aborted"):
+        snapshot_after(failed, "block_0", "codegen")
+    assert len(passes_table(failed, "block_0")) == 2
+
+
+# -- provenance --------------------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_is_followed_to_instructions_and_back(compilation: Compilation) -> None:
+    # GIVEN the stored name of a quantised linear of layer 1
+    (found,) = uses_of_tensor(compilation, "block_1", "model.layers.1.self_attn.k_proj.weight")
+    assert [op.name for _, op in found.top_ops] == ["top.MatMul"]
+    assert [op.name for _, op in found.tpu_ops] == ["tpu.A16MatMul"]
+    assert found.via[0] == "import"
+    assert "convert-top-to-tpu" in found.via
+    # the stored matrix is [outputs, inputs] and the bias a vector
+    shapes = block_tensors(compilation.config)
+    assert {(t.name.removeprefix("model.layers.{i}."), t.shape) for t in found.tensors} == {
+        (f"self_attn.k_proj.{part}", shapes[f"self_attn.k_proj.{part}"]) for part in ("weight", "bias")
+    }
+    # its instructions are those of the op, and they lead back
+    program = snapshot_after(compilation, "block_0", "codegen").report
+    position, op = found.tpu_ops[0]
+    assert [i for i, index in enumerate(program["op"]) if index == position] == [
+        i for start, end in found.instructions for i in range(start, end)
+    ]
+    assert found.tiu + found.gdma == sum(end - start for start, end in found.instructions) > 0
+    assert origin_of(compilation, "block_1", op) == found
+
+
+def test_one_mlp_becomes_several_ops(compilation: Compilation) -> None:
+    found = provenance(compilation, "block_0", "model.layers.{i}.mlp")
+    assert [op.name for _, op in found.top_ops] == ["top.MLP"]
+    assert [op.kind for _, op in found.tpu_ops].count("A16MatMul") == 3
+    assert len(found.tensors) == 3
+    # AND a part of it has its own tensor, but comes from the whole
+    (part,) = uses_of_tensor(compilation, "block_0", "model.layers.0.mlp.gate_proj.weight")
+    assert part.key == "model.layers.{i}.mlp.gate_proj"
+    assert (part.top_ops, len(part.tpu_ops), len(part.tensors)) == (found.top_ops, 1, 1)
+    assert 0 < part.tiu < found.tiu
+
+
+def test_a_weight_leads_to_the_op_that_reads_it(compilation: Compilation) -> None:
+    last = snapshot_after(compilation, "block_0", "codegen")
+    scale = next(op for op in last.ops if str(op.attributes.get("path", "")).endswith("scale"))
+    assert origin_of(compilation, "block_0", scale).key + ".weight" == scale.location
+
+
+def test_a_tensor_that_is_not_read_is_named_with_those_that_are(compilation: Compilation) -> None:
+    with pytest.raises(UserError, match=r"does not read tensor 'lm_head.weight'; it reads: .*q_proj"):
+        uses_of_tensor(compilation, "block_0", "lm_head.weight")

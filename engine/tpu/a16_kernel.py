@@ -146,10 +146,10 @@ class _Kernel:
         weight = emit.source(WEIGHT, (1, step.columns, 1, count), _rows(width), step.column * width + first)
         emit.load(emit.local(layout.weight[step.half], "ui8", weight.shape), weight)
         if shape.bias and step.last:
-            bias = emit.source(BIAS, (1, 1, 1, step.columns), offset=step.column)
             local = emit.local(
-                self._packed(step, layout.bias), bias.dtype, (1, emit.chip.lanes, 1, step.columns)
+                self._packed(step, layout.bias), self.dtype, (1, emit.chip.lanes, 1, step.columns)
             )
+            bias = emit.source(BIAS, (1, 1, 1, step.columns), offset=step.column)
             emit.load(local, bias, Opcode.BROADCAST)
         if q == 0 or not layout.resident:
             self._load_parameters(step)
@@ -234,8 +234,8 @@ class _Kernel:
         transpose = Opcode.WC_TRANSPOSE if step.columns >= step.rows else Opcode.CW_TRANSPOSE
         self.emit.tiu(transpose, y, product)
         if self.shape.bias:
-            dtype = self.emit.source(BIAS, (1, 1, 1, 1)).dtype
-            bias = Local(self._packed(step, self.tiles.layout.bias), dtype, y.shape, (0, 0, step.columns, 1))
+            address = self._packed(step, self.tiles.layout.bias)
+            bias = Local(address, self.dtype, y.shape, (0, 0, step.columns, 1))
             self.emit.tiu(Opcode.ADD, y, bias, y)
 
     def _dequantise(self, step: _Step) -> None:

@@ -24,6 +24,7 @@ NUMPY: dict[str, Any] = {
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "si32": np.dtype(np.int32),
+    "ui8": np.dtype(np.uint8),
 }
 _PAGE = 4096
 
@@ -103,15 +104,18 @@ def wide(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32) if values.dtype.kind not in "iu" else values
 
 
-def run(cls: type[TpuOp], op: OpRecord, inputs: Sequence[np.ndarray], on: Chip = BM1684X) -> Outcome:
-    """Run the kernel on the inputs (rounded to the operands' types)."""
+def run(cls: type[TpuOp], op: OpRecord, inputs: Sequence[np.ndarray | None], on: Chip = BM1684X) -> Outcome:
+    """Run the kernel on the inputs (rounded to the operands' types; None for an absent operand)."""
     cls.verify(op)
     emit = emitter(op, on)
     base, size = emit.arenas[Arena.IO]
     memory = np.full(size, 0xFF, np.uint8)
     machine = Machine(on, {Arena.IO: memory}, checks=True)
-    rounded = []
+    rounded: list[np.ndarray | None] = []
     for type_, values in zip(op.operand_types, inputs, strict=True):
+        if values is None:
+            rounded.append(None)
+            continue
         typed = np.ascontiguousarray(values.reshape(type_.shape).astype(NUMPY[type_.dtype]))
         assert type_.address is not None
         start = type_.address - base

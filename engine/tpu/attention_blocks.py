@@ -27,10 +27,10 @@ _SMALLEST_DECODE_START = 64
 class AttentionShape:
     """What decides the blocks of one attention on one core.
 
-    queries, keys: rows (mq, mk); the last mq keys are the queries' own when mask_size > 0, the rows before them history.
-    dim: head size. heads, kv_heads: those of this core. mask_size: side of the small causal mask, 0 for a whole mask or
-    none. element_bytes: of queries, keys, values; mask_bytes: of the mask. split_history: the history's length is data,
-    so that no key block may hold both history and new rows.
+    queries, keys: rows (mq, mk); under the small causal mask the last mq keys are the queries' own, those before
+    them history. dim: head size. heads, kv_heads: those of this core. mask_size: side of the small causal mask,
+    0 for a whole mask or none. element_bytes: of queries, keys, values; mask_bytes: of the mask. split_history:
+    the history's length is data, so no key block may hold both history and new rows.
     """
 
     queries: int
@@ -149,13 +149,11 @@ def reference_bytes(chip: Chip, shape: AttentionShape, blocks: AttentionBlocks) 
 def key_blocks(shape: AttentionShape, blocks: AttentionBlocks, first: int, rows: int) -> tuple[KeyBlock, ...]:
     """Key blocks that queries first .. first+rows-1 look at, in order.
 
-    Decode: the history in blocks, then the new key alone (R24). Whole mask: all keys. Small causal mask: everything up
-    to the tile's last own key; blocks beyond it are skipped.
+    Whole mask or none (decode too): all keys. Small causal mask: everything up to the tile's last own key; blocks
+    beyond it are skipped. A decode whose history is a multiple of the block ends with the new key alone, which is
+    what R24 says; any other history shares its last block with the new key.
     """
     past = shape.keys - shape.queries
-    if shape.decodes:
-        cuts = [*_cut(0, shape.keys - 1, blocks.keys), (shape.keys - 1, 1)]
-        return tuple(KeyBlock(start, length, (first, start)) for start, length in cuts)
     if not shape.mask_size:
         return tuple(
             KeyBlock(start, length, (first, start)) for start, length in _cut(0, shape.keys, blocks.keys)
@@ -171,7 +169,7 @@ def key_blocks(shape: AttentionShape, blocks: AttentionBlocks, first: int, rows:
 
 
 def _causal_part(ahead: int) -> tuple[int, int]:
-    """First row and column in the small mask for a block whose first key lies `ahead` rows before the tile's first own.
+    """First row and column in the small mask for a block that starts `ahead` rows before the tile's first own key.
 
     Key j of the block is hidden from query i of the tile when j > i + ahead; the mask hides column b from row a when
     b > a. So any part whose first row minus first column is `ahead` serves.

@@ -3,13 +3,14 @@
 For each group of heads and each query tile: load the queries; then for each key block compute while the next block
 loads; at the end divide by the row sums and store. Keys, values and mask are double buffered by block number.
 
-History of data-dependent length. Every instruction of a history key block, its load included, carries the block's first
-row, so a block at or beyond the length vanishes as a whole. What is left is a correct program whichever blocks vanish:
-a block only reads what its own load brought, plus the running maximum, sum and output. The load of block i + 1 is issued
-in the step of block i into the other half of the buffers and waits for all compute up to block i - 1. The first block of
-new rows always runs, and so does its load: when the block before it has vanished, waiting for compute "up to block
-i - 1" means the last block that did run (queues are in order), so its half of the buffers is free whatever its number.
-In the block that the length cuts, a HISTORY_TAIL fill hides the columns beyond it; value rows there must be finite.
+History of data-dependent length. Every instruction of a history key block, its load included, carries the block's
+first row, so a block at or beyond the length vanishes as a whole. What is left is a correct program whichever blocks
+vanish: a block reads only what its own load brought, plus the running maximum, sum and output. The load of block
+i + 1 is issued in the step of block i, into the other half of the buffers, and waits for all compute up to block
+i - 1. The first block of new rows always runs, and so does its load: when the block before it has vanished, "all
+compute up to block i - 1" ends with the last block that did run (queues are in order), so its half is free whatever
+its number. In the block that the length cuts, a HISTORY_TAIL fill hides the columns beyond it; the value rows there
+are multiplied by 0, so they must be finite.
 
 f32 uses MM on column-split operands, which the TIU's transposes make from rows on lanes; all else is the same.
 """

@@ -19,8 +19,8 @@ from engine.tpu.numerics import round_to
 class FAttention(TpuOp):
     """Attention with an online softmax (see top.FAttention for operands and masks).
 
-    Scores, maximum and sum are f32; exponentials are rounded to the half type before they meet the values; the output is
-    divided by the sum in f32 and rounded once.
+    Scores, maximum and sum are f32; exponentials are rounded to the half type before they meet the values; the
+    output is divided by the sum in f32 and rounded once.
     """
 
     operands = ("queries", "keys", "values", "mask?", "history_length?")
@@ -66,5 +66,7 @@ class FAttention(TpuOp):
         """Any head counts, lengths and float dtype. Raises UserError for a batch or what local memory cannot hold."""
         batch = op.attributes["batch"]
         if batch != 1:
-            raise UserError(f"{op.location}: attention over a batch of {batch} has no kernel; compile with batch 1")
+            raise UserError(
+                f"{op.location}: attention over a batch of {batch} has no kernel; compile with batch 1"
+            )
         AttentionKernel(op, emit).run()

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from engine.op import TpuOp
 from engine.shapes import verify_matmul
 from engine.snapshot import OpRecord
+from engine.tpu.matmul_kernel import emit_local_matmul, emit_matmul, require_local
 from engine.tpu.numerics import round_to
+
+if TYPE_CHECKING:
+    from engine.tpu.chip import Chip
+    from engine.tpu.emit import Emitter
+    from engine.tpu.isa import Local
 
 
 class MatMul(TpuOp):
@@ -54,6 +61,23 @@ class MatMul(TpuOp):
         if 1 in prepared and 0 not in prepared:
             return bind_linear(op, prepared[1], prepared.get(2), round_before_bias=False)
         return super().bind(op, prepared)
+
+    @classmethod
+    def kernel(cls, op: OpRecord, emit: Emitter) -> None:
+        emit_matmul(op, emit)
+
+    @classmethod
+    def local_buffer(cls, chip: Chip, sources: Sequence[Local], results: Sequence[Local]) -> int:
+        """No scratch. Raises ValueError for f32, which has no kernel inside a group."""
+        require_local(sources[0])
+        return 0
+
+    @classmethod
+    def local(
+        cls, op: OpRecord, emit: Emitter, sources: Sequence[Local], results: Sequence[Local], buffer: int
+    ) -> None:
+        """The product of (sliced) operands in local memory (R10); see `emit_local_matmul` for their layout."""
+        emit_local_matmul(emit, sources, results[0])
 
 
 def _weight_is_left(op: OpRecord, constants: Mapping[int, np.ndarray]) -> bool:

@@ -5,6 +5,7 @@ Everything else in the engine deals in plain records (`engine/snapshot.py`) or c
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,10 @@ Operation = ir.Operation
 Value = ir.Value
 Type = ir.Type
 Location = ir.Location
+
+for _name in ("top", "tpu"):
+    # the bindings import a dialect's Python module at every sight of an op and forget when there is none: 60 us each
+    sys.modules.setdefault(f"torch_mlir.dialects.{_name}", types.ModuleType(_name))
 
 MODULE_PREFIX = "module."
 """Prefix of the module attributes, as in TPU-MLIR."""

@@ -43,7 +43,7 @@ def a16_shape(op: OpRecord) -> A16Shape:
 def emit_a16_matmul(op: OpRecord, emit: Emitter) -> None:
     """Emit the op's tiles as a double-buffered pipeline.
 
-    Raises ValueError when scale and zero point are not in the lanes' order or no tiling fits local memory.
+    Raises ValueError when scale and zero point are not in the lanes' order, UserError when no tiling fits.
     """
     for number, name in ((SCALE, "scale"), (ZERO_POINT, "zero point")):
         if len(op.operand_types[number].shape) != 3:

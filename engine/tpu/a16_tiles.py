@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm
 
+from engine.errors import UserError
 from engine.tpu.chip import Chip
 from engine.tpu.emit import align_up, ceil_div
 from engine.tpu.placing import Pieces, largest_fitting
@@ -66,7 +67,7 @@ class A16Tiles:
 def choose_tiles(chip: Chip, shape: A16Shape) -> A16Tiles:
     """R19: all of M and K with the most columns that fit, evenly split; else fewer rows; else K in parts.
 
-    Raises ValueError if one row of lanes does not fit even so.
+    Raises UserError if one row of lanes does not fit even so.
     """
     lanes, m, n, k = chip.lanes, shape.rows, shape.columns, shape.depth
     blocks = largest_fitting(
@@ -127,10 +128,10 @@ def _depths(chip: Chip, shape: A16Shape) -> Iterator[int]:
             yield depth
 
 
-def _too_large(chip: Chip, shape: A16Shape) -> ValueError:
-    return ValueError(
+def _too_large(chip: Chip, shape: A16Shape) -> UserError:
+    return UserError(
         f"A16MatMul with M = {shape.rows}, N = {shape.columns}, K = {shape.depth}, groups of {shape.group} "
-        f"does not fit the {chip.lmem_bytes} bytes a lane of {chip.name} in any tiling"
+        f"does not fit the {chip.lmem_bytes} bytes a lane of {chip.name} in any tiling; choose a chip with more"
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
+from engine.errors import UserError
 from engine.snapshot import OpRecord
 from engine.tpu.chip import Chip
 from engine.tpu.emit import Emitter, align_up, ceil_div
@@ -47,10 +48,18 @@ def product_of(op: OpRecord) -> Product:
     return Product(prod(left.shape[:-1]), result.shape[-1], left.shape[-1], left.dtype, not bias.is_none)
 
 
+def _too_large(chip: Chip, product: Product) -> UserError:
+    return UserError(
+        f"MatMul with M = {product.rows}, N = {product.columns}, K = {product.depth} in {product.dtype} does not fit "
+        f"the {chip.lmem_bytes} bytes a lane of {chip.name} in any tiling; choose a chip with more"
+    )
+
+
 def emit_matmul(op: OpRecord, emit: Emitter) -> None:
     """Emit the op run globally.
 
-    Raises ValueError for a transposed right operand of several rows, or with a bias: nothing lowers to these.
+    Raises ValueError for a transposed right operand of several rows, or with a bias: nothing lowers to these;
+    UserError when no tiling fits local memory.
     """
     product = product_of(op)
     if op.attributes["right_transpose"]:
@@ -138,7 +147,7 @@ def choose_row_tiles(chip: Chip, product: Product) -> RowTiles:
     """R26: one row of x a lane, all of K, as many columns as fit in seven of the eight banks of a half.
 
     The eighth bank takes y (with a bias, also the bias and the f32 product). If not even as many columns as lanes
-    fit, K is cut. Raises ValueError when that does not fit either.
+    fit, K is cut. Raises UserError when that does not fit either.
     """
     half, bank = chip.lmem_bytes // 2, chip.bank_bytes
     x_bytes = align_up(2 * product.depth, chip.eu_bytes)
@@ -176,7 +185,7 @@ def _cut_row_tiles(chip: Chip, product: Product) -> RowTiles:
             if best is None or rank < best:
                 best, tiles = rank, candidate
     if tiles is None:
-        raise ValueError(f"MatMul {product} does not fit the {chip.lmem_bytes} bytes a lane of {chip.name}")
+        raise _too_large(chip, product)
     return tiles
 
 
@@ -298,14 +307,14 @@ class ColumnTiles:
 def choose_column_tiles(chip: Chip, product: Product) -> ColumnTiles:
     """R28: pieces of 128 columns over all lanes, K in slices of 64; in f32 as many rows as fit, evenly split.
 
-    Raises ValueError when one row does not fit.
+    Raises UserError when one row does not fit.
     """
     rows = largest_fitting(product.rows, lambda count: _place_columns(chip, product, count) is not None)
     tiles = (
         _place_columns(chip, product, ceil_div(product.rows, ceil_div(product.rows, rows))) if rows else None
     )
     if tiles is None:
-        raise ValueError(f"MatMul {product} does not fit the {chip.lmem_bytes} bytes a lane of {chip.name}")
+        raise _too_large(chip, product)
     return tiles
 
 
@@ -430,7 +439,7 @@ class VectorTiles:
 def choose_vector_tiles(chip: Chip, product: Product) -> VectorTiles:
     """R27: each half holds rows of the table in seven banks, the first the vector too, and y in the eighth bank.
 
-    f32, our own: two tiles of the table and the vector in every lane fill local memory. Raises ValueError when
+    f32, our own: two tiles of the table and the vector in every lane fill local memory. Raises UserError when
     one row a lane does not fit.
     """
     limit = ceil_div(product.rows, chip.lanes)
@@ -446,7 +455,7 @@ def choose_vector_tiles(chip: Chip, product: Product) -> VectorTiles:
         blocks = min((half - bank - vector) // row, bank // chip.eu_bytes, limit)
         tiles = VectorTiles(blocks * chip.lanes, (0, half), (half - bank, 2 * half - bank), blocks * row, 0)
     if blocks <= 0:
-        raise ValueError(f"MatMul {product} does not fit the {chip.lmem_bytes} bytes a lane of {chip.name}")
+        raise _too_large(chip, product)
     return tiles
 
 

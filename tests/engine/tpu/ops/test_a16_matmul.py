@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from kernel_bench import BM1684X, BM1688, Outcome, cost, program, record, run, ulps
 
+from engine.errors import UserError
 from engine.snapshot import OpRecord, TensorType
 from engine.tpu.a16_kernel import a16_shape
 from engine.tpu.a16_tiles import A16Shape, choose_tiles, lay_out
@@ -125,8 +126,8 @@ TRACES = list(csv.DictReader((Path(__file__).parents[3] / "data" / "a16_matmul_s
 
 
 def traced_shape(row: dict[str, str]) -> A16Shape:
-    names = ("rows", "columns", "depth", "bits", "group")
-    return A16Shape(*(int(row[name]) for name in names), bias=row["bias"] == "1")
+    m, n, k, bits, group = (int(row[name]) for name in ("rows", "columns", "depth", "bits", "group"))
+    return A16Shape(m, n, k, bits, group, row["bias"] == "1")
 
 
 def test_tiles_are_the_reference_compilers() -> None:
@@ -182,7 +183,7 @@ def test_parameters_in_rows_are_refused() -> None:
 
 def test_a_chip_too_small_is_refused() -> None:
     tiny = replace(BM1684X, lmem_bytes=1024)
-    with pytest.raises(ValueError, match="K = 4096, groups of 64 does not fit the 1024 bytes"):
+    with pytest.raises(UserError, match="K = 4096, groups of 64 does not fit the 1024 bytes"):
         choose_tiles(tiny, A16Shape(1, 64, 4096, 4, 64, False))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import factorial, prod
 from typing import Any
@@ -222,14 +222,6 @@ class _Access:
     writes: bool
 
 
-@dataclass
-class _Queue:
-    """One engine's queue as the race check sees it: what the other queue may still be doing."""
-
-    waited: int = 0
-    recent: deque[_Access] = field(default_factory=deque)
-
-
 class Machine:
     """One chip with its memories.
 
@@ -254,7 +246,7 @@ class Machine:
         }
         self._places: dict[tuple[int, bytes], _Place] = {}
         self._operands: dict[bytes, _Operand] = {}
-        self._queues: dict[tuple[int, int], _Queue] = {}
+        self._recent: dict[tuple[int, int], deque[_Access]] = {}
 
     # -- memory --------------------------------------------------------------------------------------------
 
@@ -313,7 +305,7 @@ class Machine:
         stop = len(program) if stop_at is None else min(stop_at, len(program))
         self._bases = dict(bases or {})
         if start == 0:
-            self._queues.clear()
+            self._recent.clear()
         self._history_length = history_length
         part = np.ascontiguousarray(program[start:stop])
         runs = runs_with_history(part, history_length).tolist()
@@ -434,17 +426,16 @@ class Machine:
         self._check_races(instruction, reads, result)
 
     def _check_races(self, instruction: _Instruction, reads: Sequence[_Place], result: _Place) -> None:
-        own = self._queues.setdefault((instruction.core, instruction.engine), _Queue())
-        other = self._queues.setdefault((instruction.core, 1 - instruction.engine), _Queue())
-        own.waited = max(own.waited, instruction.wait)
-        while other.recent and other.recent[0].id <= own.waited:
-            other.recent.popleft()
+        own = self._recent.setdefault((instruction.core, instruction.engine), deque())
+        other = self._recent.setdefault((instruction.core, 1 - instruction.engine), deque())
+        while other and other[0].id <= instruction.wait:  # ended before this one and all that follow it here
+            other.popleft()
         mine = [
             _Access(instruction.index, instruction.id, place, place is result)
             for place in (*reads, result)
             if place.operand.space == Space.LOCAL
         ]
-        for theirs in other.recent:
+        for theirs in other:
             if any((a.writes or theirs.writes) and self._overlap(a.place, theirs.place) for a in mine):
                 self._report(
                     instruction,
@@ -453,7 +444,7 @@ class Machine:
                     f"{Engine(1 - instruction.engine).name} queue, which "
                     f"{'writes' if theirs.writes else 'reads'} {_describe(theirs.place)}",
                 )
-        own.recent.extend(mine)
+        own.extend(mine)
 
     def _overlap(self, a: _Place, b: _Place) -> bool:
         lanes = (max(a.lanes[0], b.lanes[0]), min(a.lanes[1], b.lanes[1]))

@@ -633,3 +633,65 @@ def test_packed_nibbles_are_subtracted_from_without_unpacking_first() -> None:
     bench.run()
     values = np.stack([bytes_ & 15, bytes_ >> 4], -1).reshape(1, 70, 2, 4)
     np.testing.assert_array_equal(bench.machine.read(result), values - zeros)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("rounding", list(Rounding))
+def test_narrowing_keeps_infinities_and_nan(dtype: str, rounding: Rounding) -> None:
+    bench = Bench()
+    x, result = local(0, "f32", (1, 3, 1, 1)), local(64, dtype, (1, 3, 1, 1))
+    bits = np.array([0x7F800000, 0xFF800000, 0x7FFFFFFF], np.uint32)
+    bench.filled(x, bits.view(np.float32))
+    bench.emit(Opcode.CAST, result, x, rounding=rounding)
+    bench.run()
+    np.testing.assert_array_equal(f32(bench.machine.read(result)).reshape(-1), [np.inf, -np.inf, np.nan])
+
+
+def test_a_saturating_add_of_a_byte_and_a_large_constant_stops_at_the_limit() -> None:
+    bench = Bench()
+    x, result = local(0, "ui8", (1, 2, 1, 1)), local(64, "si32", (1, 2, 1, 1))
+    bench.filled(x, np.array([3, 200]))
+    bench.emit(Opcode.ADDS, result, x, Constant(float(2**31 - 10), "si32"))
+    bench.run()
+    np.testing.assert_array_equal(bench.machine.read(result).reshape(-1), [2**31 - 7, 2**31 - 1])
+
+
+def test_taylor_takes_each_lanes_own_coefficients() -> None:
+    # GIVEN the constant polynomial `lane` in every lane and a tensor that starts in lane 5
+    bench = Bench()
+    table, x = local(0, "f32", (1, LANES, 1, 1)), local(64, "f32", (1, 100, 1, 2), lane=5)
+    bench.filled(table, np.arange(LANES))
+    bench.filled(x)
+    bench.emit(Opcode.TAYLOR, x, x, table, kernel=(1, 1))
+    bench.run()
+    np.testing.assert_array_equal(bench.machine.read(x)[0, :, 0, 1], (5 + np.arange(100)) % LANES)
+
+
+def test_a_copy_onto_its_own_next_block_moves_what_was_there() -> None:
+    bench = Bench()
+    source, target = local(0, "f32", (1, 100, 1, 4)), local(16, "f32", (1, 100, 1, 4))
+    values = bench.filled(source)
+    bench.emit(Opcode.COPY, target, source)
+    bench.run()
+    np.testing.assert_array_equal(bench.machine.read(target), values)
+
+
+def test_a_wait_covers_all_later_commands_of_its_queue() -> None:
+    # GIVEN two fills that wait for a load, the second without saying so again
+    bench = Bench(checks=True)
+    x = local(0, "f32", (1, 64, 1, 4))
+    bench.filled(ddr(0, "f32", x.shape))
+    bench.emit(Opcode.TENSOR, x, ddr(0, "f32", x.shape), direction=Direction.LOAD)
+    bench.emit(Opcode.COPY, x.view((1, 64, 1, 1)), Constant(0.0), wait=1)
+    bench.emit(Opcode.COPY, x, Constant(0.0), wait=0)
+    bench.run()
+    assert bench.machine.violations == []
+
+
+def test_accumulating_onto_nothing_is_noticed() -> None:
+    bench = Bench(checks=True)
+    x, y = local(0, "f32", (1, 4, 1, 4)), local(64, "f32", (1, 4, 1, 4))
+    bench.filled(x)
+    bench.emit(Opcode.MM2_NN, y, x, x, flags=ACCUMULATE)
+    bench.run()
+    assert [violation.kind for violation in bench.machine.violations] == ["uninitialised"]

@@ -134,3 +134,12 @@ def test_writing_over_an_operand_costs_twice() -> None:
     stream.append(Opcode.ADD, y, (x, x), op=0, wait=0)
     stream.append(Opcode.ADD, x, (x, y), op=0, wait=0)
     assert cycles(stream.program(), BM1684X).tolist() == [2, 4]
+
+
+def test_channels_that_begin_in_a_late_lane_take_another_block() -> None:
+    stream = Stream()
+    first, late = (Local(0, "f32", (1, 10, 1, 16), (32, 16, 16, 1), lane) for lane in (0, 60))
+    for tensor in (first, late):
+        result = Local(4096, "f32", tensor.shape, tensor.stride, tensor.lane)
+        stream.append(Opcode.ADD, result, (tensor, tensor), op=0, wait=0)
+    assert cycles(stream.program(), BM1684X).tolist() == [1, 2]

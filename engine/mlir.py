@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from typing import Any
 
 from torch_mlir import ir
@@ -99,6 +100,8 @@ def new_context() -> ir.Context:
     Unregistered dialects are allowed because module attributes keep TPU-MLIR's `module.` prefix; `verify` refuses
     ops of other dialects.
     """
+    # its keys keep the contexts that they belong to alive
+    _TYPE_CACHE.clear()
     context = ir.Context()
     context.allow_unregistered_dialects = True
     with context, ir.Location.unknown():
@@ -149,8 +152,9 @@ def _diagnostics(error: Any) -> str:
 
 
 def print_module(module: ir.Module) -> str:
-    """The module's text with locations; printing its parse gives the same bytes."""
-    return str(module.operation.get_asm(enable_debug_info=True))
+    """The text, with locations, of a module that `verify` accepts; printing its parse gives the same bytes."""
+    # without the promise the printer runs all verifiers once more
+    return str(module.operation.get_asm(enable_debug_info=True, assume_verified=True))
 
 
 # -- values, types and attributes ----------------------------------------------------------------------------------
@@ -178,23 +182,22 @@ def to_mlir_type(type_: TensorType) -> ir.Type:
     return ir.RankedTensorType.get(list(type_.shape), element_type(type_.dtype), encoding)
 
 
-_TYPE_CACHE: dict[str, TensorType] = {}
+_TYPE_CACHE: dict[ir.Type, TensorType] = {}
 
 
 def from_mlir_type(type_: ir.Type) -> TensorType:
     """Plain tensor type of an MLIR type."""
-    text = str(type_)
-    known = _TYPE_CACHE.get(text)
+    known = _TYPE_CACHE.get(type_)
     if known is None:
-        known = _TYPE_CACHE[text] = _parse_type(type_, text)
+        known = _TYPE_CACHE[type_] = _parse_type(type_)
     return known
 
 
-def _parse_type(type_: ir.Type, text: str) -> TensorType:
-    if text == "none":
+def _parse_type(type_: ir.Type) -> TensorType:
+    if isinstance(type_, ir.NoneType):
         return TensorType((), "none")
     if not isinstance(type_, ir.RankedTensorType):
-        raise UserError(f"unsupported type {text}; values are ranked tensors or none")
+        raise UserError(f"unsupported type {type_}; values are ranked tensors or none")
     encoding = type_.encoding
     address = int(ir.IntegerAttr(encoding)) if encoding is not None else None
     return TensorType(tuple(type_.shape), str(type_.element_type), address)
@@ -442,7 +445,7 @@ def _bare_record(operation: ir.Operation) -> OpRecord:
 
 
 def records(module: ir.Module, text: str | None = None) -> tuple[OpRecord, ...]:
-    """Records of every op of `@main`, with SSA names and line numbers of `text` (the print of this module)."""
+    """Records of every op of `@main`, with SSA names and, given the print of this module, line numbers in `text`."""
     names: dict[ir.Value, str] = {}
     function = main_function(module)
     counter = [0, 0]
@@ -450,10 +453,9 @@ def records(module: ir.Module, text: str | None = None) -> tuple[OpRecord, ...]:
         names[argument] = f"%arg{counter[1]}"
         counter[1] += 1
     _name_block(function.entry_block, names, counter)
-    lines = _op_lines(text if text is not None else print_module(module))
     found: list[OpRecord] = []
     # the first two printed ops are the module and the function
-    line_of = iter(lines[2:])
+    line_of = iter(_op_lines(text)[2:]) if text is not None else repeat(0)
     _record_block(function.entry_block.operations, None, names, line_of, found)
     return tuple(found)
 

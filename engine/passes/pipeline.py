@@ -26,15 +26,14 @@ def run(context: PassContext, announce: Announce = lambda name: None) -> Iterato
         start = time.perf_counter()
         module = build_module(context.spec, context.config, context.options)
         mlir.verify(module, f"module {context.spec.name} after {IMPORT}")
-        text = mlir.print_module(module)
-        yield _snapshot(context.spec.name, IMPORT, module, text, True, start, None)
+        last = _snapshot(module, context.spec.name, IMPORT, None, start, PassReport())
+        yield last
         for name in PASSES:
             announce(name)
             start = time.perf_counter()
-            report = _run_pass(name, module, context)
-            new_text = mlir.print_module(module)
-            yield _snapshot(context.spec.name, name, module, new_text, new_text != text, start, report)
-            text = new_text
+            report = _run_pass(name, module, context) or PassReport()
+            last = _snapshot(module, context.spec.name, name, last, start, report)
+            yield last
 
 
 def _run_pass(name: str, module: mlir.Module, context: PassContext) -> PassReport | None:
@@ -50,23 +49,19 @@ def _run_pass(name: str, module: mlir.Module, context: PassContext) -> PassRepor
 
 
 def _snapshot(
+    module: mlir.Module,
     module_name: str,
     pass_name: str,
-    module: mlir.Module,
-    text: str,
-    changed: bool,
+    before: Snapshot | None,
     start: float,
-    report: PassReport | None,
+    report: PassReport,
 ) -> Snapshot:
-    report = report or PassReport()
+    text = mlir.print_module(module)
+    if before is not None and text == before.text:
+        changed, ops, attributes = False, before.ops, before.attributes
+    else:
+        changed, ops, attributes = True, mlir.records(module, text), mlir.module_attributes(module)
+    seconds = time.perf_counter() - start
     return Snapshot(
-        module_name,
-        pass_name,
-        text,
-        mlir.records(module, text),
-        mlir.module_attributes(module),
-        changed,
-        time.perf_counter() - start,
-        report.notes,
-        report.data,
+        module_name, pass_name, text, ops, attributes, changed, seconds, report.notes, report.data
     )

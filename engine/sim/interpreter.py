@@ -50,6 +50,17 @@ class CheckpointWeights:
         return materialize_many(references, layer, self.source)
 
 
+@dataclass(frozen=True)
+class StoredWeights:
+    """Weights that lie ready one by one, as in a deployable file: `StoredWeights(file.weight)`."""
+
+    weight: Callable[[WeightReference, int], np.ndarray]
+
+    def load(self, references: Sequence[WeightReference], layer: int) -> Iterable[np.ndarray]:
+        """See WeightLoader."""
+        return [self.weight(reference, layer) for reference in references]
+
+
 class PreparedWeights:
     """Weights in the form in which ops use them, made once for all modules that use the same ones.
 

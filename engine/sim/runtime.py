@@ -382,7 +382,9 @@ class Runtime:
 
     def _interpret(self, spec: ModuleSpec, snapshot: Snapshot, layer: int) -> ModuleExecutor:
         outputs = [tensor.name for tensor in spec.outputs]
-        return Interpreter(snapshot, self.prepared, layer, outputs=outputs, observe=_logits(spec, snapshot))
+        return Interpreter(
+            snapshot, self.prepared, layer, outputs=outputs, observe=logits_value(spec, snapshot)
+        )
 
     def _snapshot(self, spec: ModuleSpec) -> Snapshot:
         return self.program.modules[spec.name].after(PROGRAM_PASS)
@@ -417,7 +419,7 @@ def append_slot(spec: ModuleSpec, snapshot: Snapshot, plan: MergePlan) -> int:
     return next(iter(found))[0]
 
 
-def _logits(spec: ModuleSpec, snapshot: Snapshot) -> dict[str, str]:
+def logits_value(spec: ModuleSpec, snapshot: Snapshot) -> dict[str, str]:
     """The SSA value of the logits in an lm_head that returns a token."""
     if spec.kind is not Kind.LM_HEAD or spec.outputs[0].name == "logits":
         return {}

@@ -210,14 +210,15 @@ def _weight(context: PassContext) -> int:
     return spec.rows * (1 + spec.cache)
 
 
-def _context() -> ForkServerContext:
+def worker_context() -> ForkServerContext:
+    """How worker processes start: from a server that has imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["engine.worker_preload"])
     return context
 
 
 def _start() -> _Worker:
-    context = _context()
+    context = worker_context()
     parent, child = context.Pipe()
     process = context.Process(target=serve, args=(child,), daemon=True)
     process.start()

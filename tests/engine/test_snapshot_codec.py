@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -63,10 +64,9 @@ def test_attribute_types_are_kept() -> None:
 
 def test_a_report_without_an_encoding_is_refused() -> None:
     first, last = module().snapshots
+    reported = ModuleSnapshots("m", (replace(first, report=Fraction(1, 2)), last))
     with pytest.raises(TypeError, match="pass import reports a Fraction"):
-        from fractions import Fraction
-
-        pack_snapshots(ModuleSnapshots("m", (replace(first, report=Fraction(1, 2)), last)))
+        pack_snapshots(reported)
 
 
 @given(st.binary(max_size=64))

@@ -5,6 +5,7 @@ Everything else in the engine deals in plain records (`engine/snapshot.py`) or c
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import ext, func, irdl
 
 from engine.errors import UserError, VerifyError
-from engine.op import REGISTRY, Op, verify_structure
+from engine.op import REGISTRY, VARIADIC_LIMIT, Op, is_variadic, verify_structure
 from engine.snapshot import OpRecord, TensorType
 
 Module = ir.Module
@@ -39,16 +40,16 @@ MODULE_PREFIX = "module."
 def _declare(dialect: type[ext.Dialect], full_name: str, declaration: type[Op]) -> None:
     """Turn one declaration into an op class of the bindings' dialect builder."""
     annotations: dict[str, Any] = {}
-    if any(name.endswith("*") for name in declaration.operands):
-        annotations["inputs"] = Sequence[ext.Operand[Any]]
-    else:
-        for name in declaration.operands:
-            annotations[name.rstrip("?") + "_operand"] = ext.Operand[Any]
-    if "*" in declaration.results:
-        annotations["outputs"] = Sequence[ext.Result[Any]]
-    else:
-        for name in declaration.results:
-            annotations[name + "_result"] = ext.Result[Any]
+    for kind, names, suffix in (
+        (ext.Operand, declaration.operands, "_operand"),
+        (ext.Result, declaration.results, "_result"),
+    ):
+        for name in names[:-1] if is_variadic(names) else names:
+            annotations[name.rstrip("?") + suffix] = kind[Any]
+        if is_variadic(names):
+            # values of one variadic must agree in type, optional ones need not
+            for index in range(VARIADIC_LIMIT):
+                annotations[f"{names[-1].rstrip('*')}{index}{suffix}"] = kind[Any] | None
     for index in range(declaration.regions):
         annotations[f"region{index}"] = ext.Region
 
@@ -152,9 +153,47 @@ def _diagnostics(error: Any) -> str:
 
 
 def print_module(module: ir.Module) -> str:
-    """The text, with locations, of a module that `verify` accepts; printing its parse gives the same bytes."""
+    """The text, with locations, of a module that `verify` accepts; printing its parse gives the same bytes.
+
+    Values have names of their own in all of the module: the printer itself begins anew in every region.
+    """
     # without the promise the printer runs all verifiers once more
-    return str(module.operation.get_asm(enable_debug_info=True, assume_verified=True))
+    text = str(module.operation.get_asm(enable_debug_info=True, assume_verified=True))
+    return _with_unique_names(text) if _OPENS_REGION in text else text
+
+
+_OPENS_REGION = "({\n"
+_MADE = re.compile(r"\s*(%\d+)(?::\d+)? = ")
+_NUMBERED = re.compile(r"%\d+")
+
+
+def _with_unique_names(text: str) -> str:
+    """Number the values of nested regions on from the last one of the function, in the order of the text."""
+    lines = text.split("\n")
+    depth, made = 0, []
+    for line in lines:
+        depth -= line.lstrip().startswith("})")
+        match = _MADE.match(line)
+        made.append((match[1], depth) if match else None)
+        depth += line.endswith("({")
+    counter = sum(found is not None and found[1] == 0 for found in made)
+    scopes: list[dict[str, str]] = [{}]
+    for index, line in enumerate(lines):
+        if line.lstrip().startswith("})"):
+            scopes.pop()
+        found = made[index]
+        if found is not None and found[1]:
+            scopes[-1][found[0]] = f"%{counter}"
+            counter += 1
+        if len(scopes) > 1:
+            lines[index] = _renamed(line, scopes[-1])
+        if line.endswith("({"):
+            scopes.append(dict(scopes[-1]))
+    return "\n".join(lines)
+
+
+def _renamed(line: str, names: Mapping[str, str]) -> str:
+    return _NUMBERED.sub(lambda match: names.get(match[0], match[0]), line)
 
 
 # -- values, types and attributes ----------------------------------------------------------------------------------
@@ -237,9 +276,29 @@ def from_attribute(attribute: ir.Attribute) -> Any:
     return str(attribute)
 
 
+SEGMENTS = ("operandSegmentSizes", "resultSegmentSizes")
+"""Attributes with which MLIR tells which of the optional operands and results are there; not the op's own."""
+
+
 def attributes_of(operation: ir.Operation) -> dict[str, Any]:
     """All attributes of an op as plain values."""
-    return {name: from_attribute(operation.attributes[name]) for name in operation.attributes}
+    return {
+        name: from_attribute(operation.attributes[name])
+        for name in operation.attributes
+        if name not in SEGMENTS
+    }
+
+
+def _segments(declaration: type[Op], operands: int, results: int) -> dict[str, ir.Attribute]:
+    """The segment attributes of an op with these numbers of operands and results."""
+    found = {}
+    for attribute, names, count in zip(
+        SEGMENTS, (declaration.operands, declaration.results), (operands, results), strict=True
+    ):
+        if is_variadic(names):
+            sizes = [1] * count + [0] * (len(names) - 1 + VARIADIC_LIMIT - count)
+            found[attribute] = ir.DenseI32ArrayAttr.get(sizes)
+    return found
 
 
 def module_attributes(module: ir.Module) -> dict[str, Any]:
@@ -308,11 +367,12 @@ def build(
     regions: int = 0,
 ) -> ir.Operation:
     """The one op builder: create an op at the current insertion point."""
+    plain = {k: to_attribute(v) for k, v in (attributes or {}).items()}
     return ir.Operation.create(
         name,
         results=[to_mlir_type(t) for t in results],
         operands=list(operands),
-        attributes={k: to_attribute(v) for k, v in (attributes or {}).items()},
+        attributes=plain | _segments(REGISTRY[name], len(operands), len(results)),
         regions=regions,
         loc=location,
     )
@@ -460,23 +520,36 @@ def records(module: ir.Module, text: str | None = None) -> tuple[OpRecord, ...]:
     return tuple(found)
 
 
-def _name_block(block: ir.Block, names: dict[ir.Value, str], counter: list[int]) -> None:
-    """Number values as the printer does: the block's own results first, then those of nested regions."""
-    for operation in block.operations:
-        results = operation.results
-        if len(results) == 0:
-            continue
-        base = f"%{counter[0]}"
-        counter[0] += 1
-        for index, result in enumerate(results):
-            names[result] = base if len(results) == 1 else f"{base}#{index}"
-    for operation in block.operations:
-        for region in operation.operation.regions:
-            for inner in region.blocks:
-                for argument in inner.arguments:
-                    names[argument] = f"%arg{counter[1]}"
-                    counter[1] += 1
-                _name_block(inner, names, counter)
+def _name_block(
+    block: ir.Block, names: dict[ir.Value, str], counter: list[int], nested: bool = False
+) -> None:
+    """Number values as `print_module` does: the function's own first, then those of regions in the text's order."""
+    operations = [view.operation for view in block.operations]
+    for operation in operations:
+        _name_results(operation, names, counter)
+        if nested:
+            _name_regions(operation, names, counter)
+    for operation in operations if not nested else ():
+        _name_regions(operation, names, counter)
+
+
+def _name_results(operation: ir.Operation, names: dict[ir.Value, str], counter: list[int]) -> None:
+    results = operation.results
+    if len(results) == 0:
+        return
+    base = f"%{counter[0]}"
+    counter[0] += 1
+    for index, result in enumerate(results):
+        names[result] = base if len(results) == 1 else f"{base}#{index}"
+
+
+def _name_regions(operation: ir.Operation, names: dict[ir.Value, str], counter: list[int]) -> None:
+    for region in operation.regions:
+        for inner in region.blocks:
+            for argument in inner.arguments:
+                names[argument] = f"%arg{counter[1]}"
+                counter[1] += 1
+            _name_block(inner, names, counter, nested=True)
 
 
 def _op_lines(text: str) -> list[int]:

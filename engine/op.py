@@ -7,7 +7,8 @@ registers it. A class states operands, results, attributes, a shape verifier and
         '''y = x * sigmoid(x). input, output [...], same shape.'''
         operands = ("input",)
 
-An operand whose name ends with `?` may be `none`; one that ends with `*` (last only) is variadic.
+An operand whose name ends with `?` may be `none`. An operand or result whose name ends with `*` (last only) stands for
+any number of values up to VARIADIC_LIMIT, each of its own type.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ import numpy as np
 
 from engine.errors import VerifyError
 from engine.snapshot import OpRecord, TensorType
+from engine.tpu.ginfo import Ginfo
 from engine.tpu.numerics import to_float32
 
 if TYPE_CHECKING:
     from engine.tpu.emit import Emitter
+
+VARIADIC_LIMIT = 16
+"""Most values that one variadic operand or result holds: MLIR declares each of them, to let their types differ."""
 
 REGISTRY: dict[str, type[Op]] = {}
 """Every declared op by full name (`top.MatMul`). Filled by importing `engine.top.ops` and `engine.tpu.ops`."""
@@ -32,7 +37,8 @@ class Op:
     """Base of all declarations; a subclass of TopOp or TpuOp registers itself.
 
     operands, results: names. attributes: required attribute names with the accepted Python types. optional_attributes:
-    attributes that may be absent; any other name is refused. regions: number of regions. terminator: ends a block.
+    attributes that may be absent; common_attributes: those that every op of the dialect may have; any other name is
+    refused. regions: number of regions. terminator: ends a block.
     """
 
     dialect: ClassVar[str] = ""
@@ -40,6 +46,7 @@ class Op:
     results: ClassVar[tuple[str, ...]] = ("output",)
     attributes: ClassVar[Mapping[str, type | tuple[type, ...]]] = {}
     optional_attributes: ClassVar[Mapping[str, type | tuple[type, ...]]] = {}
+    common_attributes: ClassVar[Mapping[str, type | tuple[type, ...]]] = {}
     regions: ClassVar[int] = 0
     terminator: ClassVar[bool] = False
 
@@ -88,10 +95,14 @@ class TopOp(Op):
 
 
 class TpuOp(Op):
-    """An op of the chip dialect: its tensors have the dtypes that the chip computes with."""
+    """An op of the chip dialect: its tensors have the dtypes that the chip computes with.
+
+    ginfo: where and when an op of a layer group runs (see engine/tpu/ops/group.py).
+    """
 
     abstract = True
     dialect = "tpu"
+    common_attributes = {"ginfo": dict}
     host: ClassVar[bool] = False
     """Runs on the host beside the accelerator (TopK, sampling): no instructions, no cycles."""
 
@@ -101,37 +112,46 @@ class TpuOp(Op):
 
 
 def verify_structure(op: OpRecord, declaration: type[Op]) -> None:
-    """Check operand count, absent operands and attribute names and types against the declaration.
+    """Check the numbers of operands and results, absent operands, and attribute names and types.
 
     Raises VerifyError.
     """
-    names = declaration.operands
-    variadic = bool(names) and names[-1].endswith("*")
-    fixed = names[:-1] if variadic else names
-    if len(op.operands) < len(fixed) or (not variadic and len(op.operands) > len(fixed)):
-        raise VerifyError(
-            f"has {len(op.operands)} operands, expected {len(fixed)}: {', '.join(names) or 'none'}"
-        )
-    for name, type_ in zip(fixed, op.operand_types, strict=False):
-        if type_.is_none and not name.endswith("?"):
+    _check_count("operands", declaration.operands, len(op.operands))
+    _check_count("results", declaration.results, len(op.results))
+    for name, type_ in zip(declaration.operands, op.operand_types, strict=False):
+        if type_.is_none and not name.endswith(("?", "*")):
             raise VerifyError(f"operand {name} is absent (none) but required")
-    if len(op.results) != len(declaration.results) and not (
-        declaration.results and declaration.results[-1] == "*"
-    ):
-        raise VerifyError(f"has {len(op.results)} results, expected {len(declaration.results)}")
     for name, accepted in declaration.attributes.items():
         if name not in op.attributes:
             raise VerifyError(f"attribute {name} is missing")
         _check_attribute(name, op.attributes[name], accepted)
+    optional = {**declaration.optional_attributes, **declaration.common_attributes}
     for name, value in op.attributes.items():
         if name in declaration.attributes:
             continue
-        if name not in declaration.optional_attributes:
+        if name not in optional:
             known = sorted([*declaration.attributes, *declaration.optional_attributes])
             raise VerifyError(
                 f"attribute {name} is unknown; this op has: {', '.join(known) or 'no attributes'}"
             )
-        _check_attribute(name, value, declaration.optional_attributes[name])
+        _check_attribute(name, value, optional[name])
+    if "ginfo" in op.attributes:
+        Ginfo.of(op.attributes["ginfo"])
+
+
+def _check_count(what: str, names: Sequence[str], found: int) -> None:
+    if not is_variadic(names):
+        if found != len(names):
+            raise VerifyError(f"has {found} {what}, expected {len(names)}: {', '.join(names) or 'none'}")
+        return
+    fixed = len(names) - 1
+    if not fixed <= found <= fixed + VARIADIC_LIMIT:
+        raise VerifyError(f"has {found} {what}, expected {fixed} to {fixed + VARIADIC_LIMIT}")
+
+
+def is_variadic(names: Sequence[str]) -> bool:
+    """Whether the last of an op's operands or results stands for any number of values."""
+    return bool(names) and names[-1].endswith("*")
 
 
 def _check_attribute(name: str, value: Any, accepted: type | tuple[type, ...]) -> None:

@@ -25,12 +25,12 @@ from engine.stages import ModuleSpec, plan
 from engine.worker import Event, ModuleFailed, ModuleFinished
 
 if TYPE_CHECKING:
-    from engine.sim.throughput import Simulation
     from numpy.typing import NDArray
 
     from engine.deploy import CompiledFile, FileSummary
     from engine.sim.runtime import GeneratedToken, Runtime, Sampling
-    from engine.sim.tokenizer import TextTokenizer
+    from engine.sim.throughput import Simulation, Simulator
+    from engine.sim.tokenizer import TextTokenizer, TokenStream
     from engine.tpu.weights import WeightReference
 
 
@@ -229,21 +229,29 @@ class Session:
 
     # -- using what was compiled -----------------------------------------------------------------------------------
 
+    @cached_property
+    def simulator(self) -> Simulator:
+        """Prices modules and stages; keeps what it has priced. Raises CompileError unless everything was compiled."""
+        from engine.sim.throughput import Simulator
+
+        self.compilation.require_complete()
+        return Simulator(self.compilation, None if self.file is None else self.file.size)
+
     def simulate(self, prompt_length: int | None = None, generate: int | None = None) -> Simulation:
         """Cycles, DDR traffic and speeds of the whole program; kept, so asking again costs nothing.
 
-        prompt_length, generate: tokens; None for the defaults of `engine.sim.throughput.simulate`. Raises CompileError
-        unless everything was compiled.
+        prompt_length, generate: tokens; see `engine.sim.throughput.simulate` for None.
         """
-        from engine.sim.throughput import simulate
-
         key = prompt_length, generate
         if key not in self._simulations:
-            self.compilation.require_complete()
-            self._simulations[key] = simulate(
-                self.compilation, prompt_length=prompt_length, generate=generate
-            )
+            self._simulations[key] = self.simulator.simulate(prompt_length, generate)
         return self._simulations[key]
+
+    def require_savable(self) -> None:
+        """Raise UserError when no deployable file can be made of what was opened."""
+        if self.file is not None:
+            raise UserError(f"{self.source} is a compiled file already; compile a checkpoint folder instead")
+        self.require_numbers()
 
     def save(
         self, path: Path | str, progress: Callable[[int, int], None] = lambda done, total: None
@@ -251,15 +259,15 @@ class Session:
         """Write the deployable file, atomically. Raises UserError for a model without weights."""
         from engine.deploy import write_file
 
-        if self.model is None:
-            raise UserError(f"{self.source} is a compiled file already; compile a checkpoint folder instead")
+        self.require_savable()
+        assert self.model is not None
         return write_file(self.compilation, self.model, path, progress=progress)
 
     def require_numbers(self) -> None:
         """Raise UserError saying what is missing when the model has no weights to compute with."""
         if self.file is None and (self.model is None or self.model.checkpoint is None):
             raise UserError(
-                f"{self.source}: this is an architecture without weights, so it cannot generate text; "
+                f"{self.source}: this is an architecture without weights, so there is nothing to compute with; "
                 "give a checkpoint folder with *.safetensors and tokenizer.json, or a compiled file made from one"
             )
 
@@ -271,6 +279,17 @@ class Session:
         if self.file is not None:
             return TextTokenizer(self.file.tokenizer_files, str(self.source))
         return TextTokenizer.of_folder(self.source if self.source.is_dir() else self.source.parent)
+
+    def encode(self, text: str, *, chat: bool = False) -> list[int]:
+        """Token ids of a raw prompt, or of one message in the model's chat template."""
+        return self.tokenizer.encode_chat(text) if chat else self.tokenizer.encode(text)
+
+    def token_stream(self, prompt: Sequence[int]) -> TokenStream | None:
+        """Turns generated tokens into text; None for a model without a tokenizer."""
+        try:
+            return self.tokenizer.stream(prompt)
+        except UserError:
+            return None
 
     @cached_property
     def runtime(self) -> Runtime:

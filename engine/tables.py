@@ -140,6 +140,16 @@ def snapshot_after(compilation: Compilation, module: str, pass_name: str) -> Sna
     raise UserError(f"module {module} has no pass {pass_name!r}; it has: {known}")
 
 
+def pass_behind(compilation: Compilation, module: str, pass_name: str) -> str:
+    """The pass that ran after another. Raises UserError for an unknown one and for the last."""
+    snapshot_after(compilation, module, pass_name)
+    names = [snapshot.pass_name for snapshot in compilation.snapshots(module).snapshots]
+    following = names[names.index(pass_name) + 1 :]
+    if not following:
+        raise UserError(f"{pass_name} is the last pass of module {module}; name an earlier one")
+    return following[0]
+
+
 @dataclass(frozen=True)
 class LayerView:
     """How names and addresses of a shared module read in one of its layers.
@@ -210,10 +220,11 @@ def memory_table(compilation: Compilation, module: str) -> dict[str, Any]:
     spec, _ = compilation.find(module)
     view = layer_view(compilation, module)
     places = module_places(compilation, module)
+    names = _value_names(snapshot_after(compilation, module, ADDRESSED), spec)
     return {
         "groups": [],
         "lmem": [],
-        "ddr": [_place_row(place, view) for place in places],
+        "ddr": [_place_row(place, view, names) for place in places],
         "kv_cache": _kv_rows(compilation, spec),
         "state": [],
     }
@@ -226,10 +237,31 @@ def module_places(compilation: Compilation, module: str) -> tuple[TensorPlace, .
     return tuple(sorted(places, key=lambda place: (place.arena, place.address, place.first)))
 
 
-def _place_row(place: TensorPlace, view: LayerView) -> dict[str, Any]:
+def arena_sizes(compilation: Compilation, module: str) -> dict[str, int]:
+    """Bytes of each DDR arena of a module."""
+    layout = layout_of(snapshot_after(compilation, module, ADDRESSED))
+    return {arena.name.lower(): layout.size[arena] for arena in Arena}
+
+
+def _value_names(snapshot: Snapshot, spec: ModuleSpec) -> dict[int, str]:
+    """Address -> name, of tensors that are better known by another name than their op's: outputs, parts of weights."""
+    names = {
+        type_.address: tensor.name
+        for tensor, type_ in zip(spec.outputs, snapshot.ops[-1].operand_types, strict=True)
+        if type_.address is not None
+    }
+    for weight in weight_ops(snapshot):
+        part, address = weight_kind(weight), weight.result_types[0].address
+        if part in ("scale", "zero_point") and address is not None:
+            names[address] = f"{weight.location}.{part}"
+    return names
+
+
+def _place_row(place: TensorPlace, view: LayerView, names: Mapping[int, str]) -> dict[str, Any]:
+    name = place.name if place.arena is Arena.NEURON else names.get(place.address, place.name)
     return {
         "arena": place.arena.name.lower(),
-        "tensor": view.name(place.name),
+        "tensor": view.name(name),
         "address": view.address(place.address),
         "bytes": place.nbytes,
         "first_use": place.first,

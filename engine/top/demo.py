@@ -194,7 +194,7 @@ def _tensors(folder: Path, sentence: list[int]) -> dict[str, NDArray[Any]]:
 def _layer_weight(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     values = random.standard_normal(shape, dtype=np.float32)
     if "norm" in name:
-        return 1 + values / 16 if "layers" in name else np.ones(shape, np.float32)
+        return np.ones(shape, np.float32) + (values / np.float32(16) if "layers" in name else 0)
     if name == EMBEDDING:
         return values
     scale = _BRANCH if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
@@ -217,9 +217,9 @@ def _solved_head(embedding: NDArray[np.float32], sentence: list[int]) -> NDArray
     wanted[np.arange(len(contexts)), [follows[token] for token in contexts]] = 8.0
     # fewer equations than columns, so that they are met exactly
     assert len(contexts) < hidden
-    head: NDArray[np.float32] = np.linalg.lstsq(states, wanted, rcond=None)[0].T.astype(np.float32)
+    head: NDArray[Any] = np.linalg.lstsq(states, wanted, rcond=None)[0].T
     # safetensors writes an array's memory as it lies
-    return np.ascontiguousarray(head)
+    return np.ascontiguousarray(head, np.float32)
 
 
 def _starters(vocabulary: int, sentence: list[int]) -> list[int]:

@@ -1,0 +1,610 @@
+"""The command line: every screen's headless twin.
+
+Thin: a command opens a `Session`, asks the engine for data and prints it as a table or as JSON. Data goes to stdout,
+messages to stderr. Exit codes: 0 ok, 1 found what was looked for (a difference, a failed check), 2 the user's mistake,
+3 a compile failure.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from app.shared_options import integers, with_model_options
+from engine.errors import CompileError, UserError
+
+if TYPE_CHECKING:
+    from app.session import Session
+    from engine.compiler import Compilation
+
+FOUND, MISTAKE, FAILURE, INTERRUPTED = 1, 2, 3, 130
+"""Exit codes."""
+
+_USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+"""What typer raises for a malformed command line; it exports only subclasses."""
+
+EXPLORE = "explore"
+
+
+class _Commands(TyperGroup):
+    """A first argument that is no command is a model for the explorer."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {option for parameter in self.get_params(ctx) for option in parameter.opts}
+        if not args or (args[0] not in self.commands and args[0] not in own):
+            if args and not args[0].startswith("-"):
+                _require_model(args[0])
+            args = [EXPLORE, *args]
+        return list(super().parse_args(ctx, args))
+
+
+app = typer.Typer(
+    name="tpuscope",
+    cls=_Commands,
+    help="Explorer and debugger for compiling large language models to TPU-class accelerators.\n\n"
+    "`tpuscope MODEL` opens the explorer; without MODEL, on a bundled demo. MODEL is a checkpoint folder, a "
+    "config.json or a compiled file.",
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+export_app = typer.Typer(help="Write diagrams, traces and reports to files.", no_args_is_help=True)
+config_app = typer.Typer(help="Where settings live.", no_args_is_help=True)
+app.add_typer(export_app, name="export")
+app.add_typer(config_app, name="config")
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Checkpoint folder, config.json or compiled file.", show_default=False
+    ),
+]
+Module = Annotated[
+    str, typer.Option("--module", "-m", metavar="NAME", help="Such as block_cache_0; any layer's name works.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit; user errors and failures are messages, never tracebacks."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    try:
+        given = None if arguments is None else list(arguments)
+        code = app(args=given, prog_name="tpuscope", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except UserError as error:
+        return _fail(str(error), MISTAKE)
+    except CompileError as error:
+        return _fail(str(error), FAILURE)
+    except _USAGE_ERROR as error:
+        error.show()
+        return MISTAKE
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # the reader of our output has gone; nothing more can be said on stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _fail(message: str, code: int) -> int:
+    from rich.text import Text
+
+    from app.console import messages
+
+    messages().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+    return code
+
+
+# -- opening and compiling -------------------------------------------------------------------------------------------
+
+
+def _open(model: str, options: dict[str, Any]) -> Session:
+    from app.session import Session
+
+    _require_model(model)
+    return Session.open(model, options)
+
+
+def _require_model(model: str) -> None:
+    """Raise UserError, with the command that may have been meant, unless the path exists."""
+    if Path(model).expanduser().exists():
+        return
+    from difflib import get_close_matches
+
+    names = [str(info.name or getattr(info.callback, "__name__", "")) for info in app.registered_commands]
+    names += [str(info.name) for info in app.registered_groups]
+    close = [] if "/" in model else get_close_matches(model, names, 1)
+    hint = (
+        f"did you mean `tpuscope {close[0]}`?"
+        if close
+        else "give a checkpoint folder, a config.json or a compiled file"
+    )
+    raise UserError(f"{model}: no such file or folder; {hint}")
+
+
+def _compile(session: Session, modules: Sequence[str] | None = None) -> Compilation:
+    """Compile what is needed, all modules for None, with a progress bar on a terminal."""
+    from app.console import compile_progress
+
+    missing = session.missing(modules)
+    if missing:
+        with compile_progress(len(missing)) as listener:
+            session.compile(modules, listener)
+    return session.compilation
+
+
+def _compile_view(session: Session, module: str) -> Compilation:
+    """Compile what it takes to show a module: itself, or all when it is meant as one of several layers."""
+    spec, _ = session.compilation.find(module)
+    return _compile(session, [module] if spec.name == module else None)
+
+
+def _raise_failures(compilation: Compilation, module: str | None = None) -> None:
+    """Raise CompileError for the first failed module, or for one of them."""
+    wanted = None if module is None else compilation.find(module)[0].name
+    for name, failure in compilation.failures.items():
+        if wanted in (None, name):
+            saved = f"\nthe IR before the pass was saved to {failure.saved_ir}" if failure.saved_ir else ""
+            raise CompileError(failure.message + saved, name, failure.pass_name, failure.saved_ir)
+
+
+# -- the explorer ------------------------------------------------------------------------------------------------------
+
+
+@app.command(EXPLORE)
+@with_model_options
+def explore(
+    options: dict[str, Any],
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="Checkpoint folder, config.json or compiled file.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Open the explorer (also `tpuscope MODEL`); without MODEL, on the bundled demo."""
+    if model is not None:
+        _require_model(model)
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+        raise UserError("the explorer needs a terminal; see `tpuscope --help` for commands that print")
+    from app import explorer
+
+    explorer.run(_open(model or str(_demo()), options))
+
+
+def _demo() -> Path:
+    from app.settings import cache_path
+    from engine.top.demo import demo_models
+
+    return demo_models(cache_path())[0].path
+
+
+# -- commands on a model -----------------------------------------------------------------------------------------------
+
+
+@app.command("compile")
+@with_model_options
+def compile_command(
+    model: Model,
+    options: dict[str, Any],
+    file: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Deployable file to write (NAME.tpuscope)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile every module and write the deployable file."""
+    from app.console import byte_progress, emit, output
+    from app.render import compile_tables
+
+    session = _open(model, options)
+    if file is not None:
+        session.require_savable()
+    compilation = _compile(session)
+    _raise_failures(compilation)
+    summary = None
+    if file is not None:
+        with byte_progress("writing") as progress:
+            summary = session.save(file, progress)
+    if as_json:
+        emit(_compile_json(session, summary))
+        return
+    for item in compile_tables(session, summary):
+        output().print(item)
+
+
+def _compile_json(session: Session, summary: Any) -> dict[str, Any]:
+    written = None
+    if summary is not None:
+        written = {
+            "path": str(summary.path),
+            "bytes": summary.nbytes,
+            "weight_bytes": summary.weight_nbytes,
+            "program_bytes": summary.program_nbytes,
+            "snapshot_bytes": summary.snapshot_nbytes,
+            "weights": summary.weights,
+            "weight_uses": summary.weight_uses,
+            "seconds": summary.seconds,
+        }
+    options = session.options
+    return {
+        "model": session.title,
+        "chip": options.chip_name,
+        "quantize": options.quantize,
+        "seq_length": options.seq_length,
+        "modules": len(session.compilation.specs),
+        "seconds": session.seconds,
+        "file": written,
+    }
+
+
+@app.command()
+@with_model_options
+def modules(model: Model, options: dict[str, Any], as_json: Json = False) -> None:
+    """List the modules: stage, layers served, shapes, parameters and weight bytes by kind."""
+    from app.console import emit, output
+    from app.render import modules_tables
+    from engine.tables import modules_table
+
+    compilation = _compile(_open(model, options))
+    rows = modules_table(compilation)
+    if as_json:
+        emit(rows)
+    else:
+        for item in modules_tables(rows):
+            output().print(item)
+    _raise_failures(compilation)
+
+
+@app.command()
+@with_model_options
+def passes(model: Model, module: Module, options: dict[str, Any], as_json: Json = False) -> None:
+    """List the passes over a module: changed or not, ops before and after, time, notes."""
+    from app.console import emit, output
+    from app.render import passes_view
+    from engine.tables import passes_table
+
+    compilation = _compile(_open(model, options), [module])
+    rows = passes_table(compilation, module)
+    if as_json:
+        emit(rows)
+    else:
+        output().print(passes_view(rows))
+    _raise_failures(compilation, module)
+
+
+@app.command()
+@with_model_options
+def ir(
+    model: Model,
+    module: Module,
+    options: dict[str, Any],
+    after: Annotated[
+        str | None,
+        typer.Option("--after", metavar="PASS", help="Pass whose result to print (default: the last)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the IR of a module after a pass.
+
+    Of block_0, the shared module; of block_7, the same module with layer 7's names and addresses.
+    """
+    from app.console import emit
+    from engine.tables import ir_text
+
+    compilation = _compile_view(_open(model, options), module)
+    pass_name = after or _last_pass(compilation, module)
+    text = ir_text(compilation, module, pass_name)
+    if as_json:
+        emit({"module": module, "pass": pass_name, "ir": text})
+    else:
+        sys.stdout.write(text)
+
+
+def _last_pass(compilation: Compilation, module: str) -> str:
+    _raise_failures(compilation, module)
+    return compilation.snapshots(module).snapshots[-1].pass_name
+
+
+@app.command()
+@with_model_options
+def diff(
+    model: Model,
+    module: Module,
+    options: dict[str, Any],
+    before: Annotated[str, typer.Option("--from", metavar="PASS", help="The earlier pass.")],
+    after: Annotated[
+        str | None,
+        typer.Option("--to", metavar="PASS", help="The later pass (default: the one behind --from)."),
+    ] = None,
+    context: Annotated[
+        int, typer.Option("--context", "-c", min=0, help="Equal ops shown beside a change.")
+    ] = 1,
+    side_by_side: Annotated[
+        bool, typer.Option("--side-by-side", "-s", help="Before and after in two columns.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what became of each op between two passes, aligned by where ops come from; exit code 1 if anything did."""
+    from app.console import emit, output
+    from app.render import diff_json, side_by_side_view, unified_view
+    from engine import diff as differ
+    from engine.tables import ir_text, pass_behind, snapshot_after
+
+    compilation = _compile_view(_open(model, options), module)
+    later = after or pass_behind(compilation, module, before)
+    snapshots = [snapshot_after(compilation, module, name) for name in (before, later)]
+    texts = [ir_text(compilation, module, name) for name in (before, later)]
+    found = differ.diff(*snapshots)
+    if as_json:
+        emit(diff_json(module, before, later, found, texts))
+    else:
+        heading = f"{module} · {before} → {later}   {found.counts()} ops"
+        lines = (differ.side_by_side if side_by_side else differ.unified)(found, texts[0], texts[1], context)
+        view = side_by_side_view(lines) if side_by_side else unified_view(lines)  # type: ignore[arg-type]
+        output().print(heading, style="bold", markup=False)
+        output().print(view, soft_wrap=not side_by_side)
+    if found.counts().any:
+        raise typer.Exit(FOUND)
+
+
+@app.command()
+@with_model_options
+def memory(model: Model, module: Module, options: dict[str, Any], as_json: Json = False) -> None:
+    """Show a module's DDR tensors with lifetimes and the KV slots of its layers; exit code 1 if a check fails."""
+    from app.console import emit, messages, output
+    from app.render import memory_views
+    from engine.tables import memory_problems, memory_table
+
+    compilation = _compile(_open(model, options))
+    _raise_failures(compilation, module)
+    found = memory_table(compilation, module)
+    problems = memory_problems(compilation, module)
+    if as_json:
+        emit(found)
+    else:
+        for item in memory_views(compilation, module, found):
+            output().print(item)
+    for problem in problems:
+        messages().print(f"✗ {problem}", style="red", markup=False)
+    if problems:
+        raise typer.Exit(FOUND)
+    if not as_json:
+        messages().print(
+            "✓ no overlap, alignment kept, K and V where every module expects them", style="green"
+        )
+
+
+@app.command()
+@with_model_options
+def simulate(
+    model: Model,
+    options: dict[str, Any],
+    prompt_length: Annotated[
+        int | None,
+        typer.Option(
+            "--prompt-length", metavar="P", min=1, help="Tokens of the prompt (default: L, then S rows)."
+        ),
+    ] = None,
+    generate: Annotated[
+        int | None,
+        typer.Option("--generate", metavar="N", min=1, help="Tokens to generate (default: as many as fit)."),
+    ] = None,
+    ops: Annotated[int, typer.Option("--ops", min=0, help="Ops listed for each stage.")] = 8,
+    as_json: Json = False,
+) -> None:
+    """Cycles, DDR traffic and bounds of modules and ops; time to first token and decode tokens/s."""
+    from app.console import emit, output
+    from app.render import simulation_views
+
+    session = _open(model, options)
+    _raise_failures(_compile(session))
+    found = session.simulate(prompt_length, generate).to_json()
+    if as_json:
+        emit(found)
+        return
+    for item in simulation_views(found, ops):
+        output().print(item)
+
+
+@app.command("run")
+@with_model_options
+def run_command(
+    model: Model,
+    options: dict[str, Any],
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="Text to continue.")
+    ] = None,
+    prompt_ids: Annotated[
+        str | None,
+        typer.Option("--prompt-ids", metavar="IDS", help="Token ids instead of text, such as 1,22,7."),
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")
+    ] = False,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", metavar="N", min=1, help="Stop after that many tokens.")
+    ] = 64,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="Sample, the flatter the higher; 0 is greedy.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Sample from the k most likely tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option("--top-p", help="Sample from the likeliest tokens that reach probability p."),
+    ] = None,
+    penalty: Annotated[
+        float | None, typer.Option("--penalty", help="Repetition penalty, 1 for none.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of sampling.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Generate text, computed by the compiled program. Greedy unless a sampling option is given."""
+    from app.generation import generate_text
+
+    wanted = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "penalty": penalty}
+    sampling = {name: value for name, value in wanted.items() if value is not None}
+    if (prompt is None) == (prompt_ids is None):
+        raise UserError("give --prompt TEXT or --prompt-ids IDS, one of them")
+    if chat and prompt is None:
+        raise UserError("--chat needs --prompt TEXT")
+    session = _open_to_run(model, options, bool(sampling))
+    ids = None if prompt_ids is None else integers("--prompt-ids", prompt_ids)
+    tokens = ids if ids is not None else session.encode(prompt or "", chat=chat)
+    _raise_failures(_compile(session))
+    generate_text(session, tokens, max_new_tokens, {**sampling, "seed": seed} if sampling else None, as_json)
+
+
+def _open_to_run(model: str, options: dict[str, Any], sampled: bool) -> Session:
+    """A session with weights; a checkpoint that is to be sampled from is compiled with the sampling heads."""
+    from app.session import is_compiled
+
+    if sampled and not is_compiled(Path(model).expanduser()):
+        options = {**options, "sample": True}
+    session = _open(model, options)
+    session.require_numbers()
+    return session
+
+
+# -- exports -----------------------------------------------------------------------------------------------------------
+
+
+@export_app.command("graph")
+@with_model_options
+def export_graph(
+    model: Model,
+    options: dict[str, Any],
+    path: Output,
+    what: Annotated[str, typer.Option("--what", help="module, pipeline, runtime or kv.")] = "module",
+    module: Annotated[
+        str,
+        typer.Option("--module", "-m", metavar="NAME", help="Module to draw (default: the decode block)."),
+    ] = "",
+    after: Annotated[
+        str, typer.Option("--after", metavar="PASS", help="Pass whose result to draw (default: the last).")
+    ] = "",
+) -> None:
+    """Draw a module after a pass, the pipeline, the runtime loop or the KV regions: .dot, .svg or .png."""
+    from engine.trace.graph import FORMATS, WHATS, write_graph
+    from engine.trace.output import suffix_of
+
+    suffix_of(path, FORMATS)
+    if what not in WHATS:
+        raise UserError(f"--what {what!r} is unknown; accepted: {', '.join(WHATS)}")
+    session = _open(model, options)
+    name = module or _decode_block(session)
+    compilation = _compile_view(session, name) if what == "module" else _compile(session)
+    _raise_failures(compilation, name if what == "module" else None)
+    write_graph(compilation, what, path, module=name if what == "module" else module, pass_name=after)
+    _wrote(path)
+
+
+@export_app.command("trace")
+@with_model_options
+def export_trace(
+    model: Model,
+    options: dict[str, Any],
+    path: Output,
+    module: Annotated[
+        str | None,
+        typer.Option("--module", "-m", metavar="NAME", help="Module to trace (default: the decode block)."),
+    ] = None,
+) -> None:
+    """Write a Perfetto trace of a module's two engines, to open at ui.perfetto.dev."""
+    session = _open(model, options)
+    name = module or _decode_block(session)
+    compilation = _compile(session, [name])
+    _raise_failures(compilation, name)
+    from engine.trace.perfetto import write_trace
+
+    write_trace(compilation, name, path)
+    _wrote(path)
+
+
+@export_app.command("report")
+@with_model_options
+def export_report(model: Model, options: dict[str, Any], path: Output) -> None:
+    """Write one self-contained HTML file: modules, passes, memory, simulation and diagrams."""
+    session = _open(model, options)
+    compilation = _compile(session)
+    _raise_failures(compilation)
+    from engine.trace.report import write_report
+
+    write_report(compilation, path)
+    _wrote(path)
+
+
+def _decode_block(session: Session) -> str:
+    """The module that most people look at first."""
+    from engine.stages import Kind, Stage
+
+    specs = session.compilation.specs
+    return next(s.name for s in specs if s.kind is Kind.BLOCK and s.stage is Stage.DECODE)
+
+
+def _wrote(path: Path) -> None:
+    from app import units
+    from app.console import messages
+
+    messages().print(f"wrote {path} ({units.size(path.stat().st_size)})", markup=False, soft_wrap=True)
+
+
+# -- commands without a model ------------------------------------------------------------------------------------------
+
+
+@app.command()
+def chips(as_json: Json = False) -> None:
+    """Show the chips that can be compiled for, with the source of every figure."""
+    from app.console import emit, output
+    from app.render import chips_views
+    from engine.tpu.chip_sources import chips_table
+
+    rows = chips_table()
+    if as_json:
+        emit(rows)
+        return
+    for item in chips_views(rows):
+        output().print(item)
+
+
+@config_app.command("path")
+def config_path(as_json: Json = False) -> None:
+    """Print where settings and the bundled demo live."""
+    from app.console import emit, output
+    from app.settings import cache_path, settings_path
+
+    if as_json:
+        emit({"settings": str(settings_path()), "cache": str(cache_path())})
+        return
+    output().print(f"settings  {settings_path()}\ncache     {cache_path()}", markup=False, soft_wrap=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        sys.stdout.write(f"tpuscope {metadata.version('tpuscope')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options_of_all(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Explorer and debugger for compiling large language models to TPU-class accelerators."""

@@ -1,0 +1,99 @@
+"""The options that every command on a model shares: declared once, added to a command by a decorator."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from engine.errors import UserError
+
+_PANEL = "How the model is compiled"
+
+
+def _option(flag: str, about: str) -> Any:
+    return typer.Option(flag, help=about, rich_help_panel=_PANEL, show_default=False)
+
+
+SHARED: dict[str, Any] = {
+    "chip_name": Annotated[str | None, _option("--chip", "Chip; see `tpuscope chips` (default bm1684x).")],
+    "quantize": Annotated[
+        str | None,
+        _option(
+            "--quantize",
+            "auto, f32, f16, bf16, w8f16, w8bf16, w4f16 or w4bf16; auto is w4 with the checkpoint's half type.",
+        ),
+    ],
+    "q_group_size": Annotated[
+        int | None, _option("--q-group-size", "Weights that share a scale, along K (default 64).")
+    ],
+    "symmetric": Annotated[bool | None, _option("--symmetric", "Quantise without zero points.")],
+    "seq_length": Annotated[
+        int | None,
+        _option("--seq-length", "S, rows of history (default: 2048 or the model's maximum, if less)."),
+    ],
+    "history": Annotated[
+        bool | None, _option("--history/--no-history", "Compile prefill_kv (default: yes).")
+    ],
+    "max_input_length": Annotated[
+        int | None,
+        _option("--max-input-length", "L, rows of one prefill (default S/4 with history, S without)."),
+    ],
+    "decode_chunks": Annotated[
+        str | None,
+        _option(
+            "--decode-chunks",
+            "Cache lengths of the decode variants, such as 128,256; none for no variants (default L, 2L, ... below S).",
+        ),
+    ],
+    "prefill_mask": Annotated[
+        str | None,
+        _option("--prefill-mask", "small or full: a reused causal tile, or an input (default small)."),
+    ],
+    "sample": Annotated[bool | None, _option("--sample", "Compile the sampling heads.")],
+    "batch": Annotated[int | None, _option("--batch", "Sequences decoded together (default 1).")],
+    "cores": Annotated[int | None, _option("--cores", "Cores of the chip to use (default 1).")],
+}
+"""Keyword of `engine.options.resolve` -> how the command line takes it; all default to None, not given."""
+
+
+def with_model_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the shared options in place of its parameter `options`, a dict of those that were given."""
+
+    @wraps(function)
+    def command(**given: Any) -> None:
+        options = {name: given.pop(name) for name in SHARED}
+        function(options=resolved(options), **given)
+
+    own = inspect.signature(function, eval_str=True)
+    parameters = [parameter for name, parameter in own.parameters.items() if name != "options"]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [parameter.replace(kind=kind) for parameter in parameters]
+    parameters += [
+        inspect.Parameter(name, kind, default=None, annotation=annotation)
+        for name, annotation in SHARED.items()
+    ]
+    command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def resolved(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, lists of numbers read. Raises UserError for a malformed list."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if "decode_chunks" in given:
+        given["decode_chunks"] = integers("--decode-chunks", given["decode_chunks"])
+    return given
+
+
+def integers(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between, `none` for none. Raises UserError naming the option."""
+    if text.strip() in ("none", ""):
+        return ()
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"{option} {text!r} is no list of whole numbers; write them like 128,256") from None

@@ -1,11 +1,14 @@
 """A module's snapshots as bytes, for the deployable file: MessagePack, compressed.
 
-The program that `codegen` reports is not among them: the file keeps it as a tensor of its own.
+The program that `codegen` reports is not among them: the file keeps it as a tensor of its own. Any other report is a
+dataclass of the engine whose fields have exact types; it is stored with its class's name.
 """
 
 from __future__ import annotations
 
 import zlib
+from dataclasses import is_dataclass
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -43,6 +46,8 @@ class _StoredSnapshot(msgspec.Struct, array_like=True, forbid_unknown_fields=Tru
     changed: bool
     seconds: float
     notes: tuple[str, ...]
+    report: tuple[str, msgspec.Raw] | None
+    """Class (`module:name`) and fields."""
 
 
 class _StoredModule(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -66,7 +71,7 @@ def program_of(snapshots: ModuleSnapshots) -> NDArray[Any]:
 def pack_snapshots(module: ModuleSnapshots) -> bytes:
     """Compress the snapshots of a module that was compiled without error.
 
-    Raises TypeError for a report other than the program: give it an encoding here.
+    Raises TypeError for a report that is no dataclass of the engine.
     """
     types: dict[TensorType, int] = {}
     snapshots = tuple(_stored(snapshot, types) for snapshot in module.snapshots)
@@ -80,14 +85,13 @@ def unpack_snapshots(packed: bytes | memoryview, program: NDArray[Any]) -> Modul
         stored = _DECODER.decode(zlib.decompress(packed))
         types = [TensorType(*plain) for plain in stored.types]
         snapshots = tuple(_restored(snapshot, stored.name, types, program) for snapshot in stored.snapshots)
-    except (zlib.error, msgspec.DecodeError, IndexError) as error:
+    except (zlib.error, msgspec.DecodeError, IndexError, ImportError, AttributeError, TypeError) as error:
         raise ValueError(f"no snapshots: {error}") from None
     return ModuleSnapshots(stored.name, snapshots, extra=stored.extra)
 
 
 def _stored(snapshot: Snapshot, types: dict[TensorType, int]) -> _StoredSnapshot:
-    if snapshot.pass_name != CODEGEN and snapshot.report is not None:
-        raise TypeError(f"pass {snapshot.pass_name} reports a {type(snapshot.report).__name__}")
+    report = None if snapshot.pass_name == CODEGEN else _stored_report(snapshot.report)
     return _StoredSnapshot(
         snapshot.pass_name,
         snapshot.text,
@@ -96,7 +100,25 @@ def _stored(snapshot: Snapshot, types: dict[TensorType, int]) -> _StoredSnapshot
         snapshot.changed,
         snapshot.seconds,
         snapshot.notes,
+        report,
     )
+
+
+def _stored_report(report: Any) -> tuple[str, msgspec.Raw] | None:
+    if report is None:
+        return None
+    name = f"{type(report).__module__}:{type(report).__qualname__}"
+    _report_class(name)
+    return name, msgspec.Raw(_ENCODER.encode(report))
+
+
+def _report_class(name: str) -> Any:
+    """The class of a report. Raises TypeError unless it is a dataclass of the engine: a file must not name others."""
+    module, _, qualified = name.partition(":")
+    found = getattr(import_module(module), qualified) if module.startswith("engine.") else None
+    if not is_dataclass(found):
+        raise TypeError(f"a pass's report must be a dataclass of the engine, found {name}")
+    return found
 
 
 def _stored_op(op: OpRecord, types: dict[TensorType, int]) -> _StoredOp:
@@ -126,8 +148,15 @@ def _restored(
         stored.changed,
         stored.seconds,
         stored.notes,
-        program if stored.pass_name == CODEGEN else None,
+        program if stored.pass_name == CODEGEN else _restored_report(stored.report),
     )
+
+
+def _restored_report(stored: tuple[str, msgspec.Raw] | None) -> Any:
+    if stored is None:
+        return None
+    name, fields = stored
+    return msgspec.msgpack.decode(fields, type=_report_class(name))
 
 
 def _restored_op(stored: _StoredOp, types: list[TensorType]) -> OpRecord:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from engine.snapshot import ModuleSnapshots, OpRecord, Snapshot, TensorType
 from engine.snapshot_codec import pack_snapshots, program_of, unpack_snapshots
+from engine.stages import TensorSpec
 from engine.tpu.isa import INSTRUCTION
 
 PROGRAM = np.zeros(2, INSTRUCTION)
@@ -62,10 +63,19 @@ def test_attribute_types_are_kept() -> None:
     }
 
 
-def test_a_report_without_an_encoding_is_refused() -> None:
+def test_a_typed_report_comes_back() -> None:
+    # GIVEN a pass that reports a dataclass of the engine
+    first, last = module().snapshots
+    report = TensorSpec("input_ids", TensorType((1, 8), "si32"))
+    reported = ModuleSnapshots("m", (replace(first, report=report), last))
+    # WHEN its module is stored THEN the report comes back as that dataclass
+    assert unpack_snapshots(pack_snapshots(reported), PROGRAM).snapshots[0].report == report
+
+
+def test_a_report_of_another_class_is_refused() -> None:
     first, last = module().snapshots
     reported = ModuleSnapshots("m", (replace(first, report=Fraction(1, 2)), last))
-    with pytest.raises(TypeError, match="pass import reports a Fraction"):
+    with pytest.raises(TypeError, match="must be a dataclass of the engine, found fractions:Fraction"):
         pack_snapshots(reported)
 
 

@@ -25,10 +25,17 @@ PIPED_WIDTH = 200
 """Columns of a table that does not go to a terminal: nothing is folded that a later tool wants on one line."""
 
 
+class _Output(Console):
+    """A console that leaves it to the command line what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def output() -> Console:
     """Where data goes."""
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
-    return console if console.is_terminal else Console(file=sys.stdout, highlight=False, width=PIPED_WIDTH)
+    console = _Output(file=sys.stdout, highlight=False, soft_wrap=False)
+    return console if console.is_terminal else _Output(file=sys.stdout, highlight=False, width=PIPED_WIDTH)
 
 
 def messages() -> Console:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -292,24 +294,26 @@ def simulation_views(found: Mapping[str, Any], ops: int) -> Iterator[RenderableT
     """Speeds first, then what a token moves, modules, and the ops that cost most; from the `simulate` JSON."""
     yield Text(f"{found['chip']} · {found['quantize']} · S {found['seq_length']}", style="bold")
     yield from _speeds(found)
-    yield _traffic(found["decode"])
-    yield _module_costs(found["modules"])
+    yield from ("", _traffic(found["decode"]), "", _module_costs(found["modules"]))
     if ops:
-        yield from _costliest_ops(found["modules"], ops)
+        for view in _costliest_ops(found["modules"], ops):
+            yield from ("", view)
 
 
 def _speeds(found: Mapping[str, Any]) -> Iterator[Text]:
     prefill, more, decode = found["prefill"], found["prefill_kv"], found["decode"]
-    yield Text(f"prefill     {prefill['tokens']:>6,} tokens in {units.duration(prefill['seconds'])}")
-    if more and more["tokens"]:
+    yield Text(f"prefill     {prefill['tokens']:>8,} tokens in {units.duration(prefill['seconds'])}")
+    if more["tokens"]:
         yield Text(
-            f"prefill_kv  {more['tokens']:>6,} tokens in {units.duration(more['seconds'])} on a history of "
-            f"{more['history']:,}"
+            f"prefill_kv  {more['tokens']:>8,} tokens in {units.duration(more['seconds'])}, the last segment on a "
+            f"history of {more['history']:,}"
         )
+        total = prefill["seconds"] + more["seconds"]
+        yield Text(f"first token          after {units.duration(total)}")
     use = decode["bandwidth_utilisation"]
     yield Text(
-        f"decode      {decode['tokens_per_s']:>6.1f} tokens/s · {units.size(decode['ddr_bytes_per_token'])} a token · "
-        f"{100 * use['traffic']:.0f} % of DDR bandwidth\n"
+        f"decode      {decode['tokens_per_s']:>8.1f} tokens/s · {units.size(decode['ddr_bytes_per_token'])} a token · "
+        f"{100 * use['traffic']:.0f} % of DDR bandwidth"
     )
 
 
@@ -358,35 +362,60 @@ def _bound(bound: str) -> Text:
     return Text(bound, style=_BOUND_STYLES.get(bound, ""))
 
 
+_VARIANT = re.compile(r"block_cache_\d+_\d+")
+
+
 def _costliest_ops(modules: Rows, count: int) -> Iterator[RenderableType]:
-    """The ops that take most of each stage, layers counted."""
-    stages: dict[str, list[tuple[int, Mapping[str, Any], Mapping[str, Any]]]] = {}
+    """The ops that take most of each stage, layers counted; decode at its longest cache, with the head."""
+    stages: dict[str, dict[tuple[str, str], Counter[str]]] = {}
+    bounds: dict[tuple[str, str], str] = {}
     for row in modules:
+        if _VARIANT.fullmatch(row["name"]):
+            continue
+        stage = "decode" if row["stage"] == "both" else row["stage"]
         times = max(1, len(row["layers"]))
-        stages.setdefault(row["stage"], []).extend((times * op["cycles"], op, row) for op in row["ops"])
-    for stage, entries in stages.items():
-        total = sum(cost for cost, _, _ in entries)
-        entries.sort(key=lambda entry: -entry[0])
-        yield table(
+        for op in row["ops"]:
+            key = op["name"].partition(".")[2], op["location"].removeprefix("model.layers.{i}.")
+            sums = stages.setdefault(stage, {}).setdefault(key, Counter())
+            sums.update({name: times * op[name] for name in ("cycles", "ddr_read_bytes", "ddr_write_bytes")})
+            sums["times"] += times
+            bounds[key] = op["bound"]
+    for stage, ops in stages.items():
+        yield _ops_view(stage, ops, bounds, count)
+
+
+def _ops_view(
+    stage: str,
+    ops: Mapping[tuple[str, str], Mapping[str, int]],
+    bounds: Mapping[tuple[str, str], str],
+    count: int,
+) -> RenderableType:
+    total = sum(sums["cycles"] for sums in ops.values())
+    largest = sorted(ops.items(), key=lambda item: -item[1]["cycles"])[:count]
+    return table(
+        [
+            *left(f"{stage}: op", "location"),
+            *right("×", "cycles", "share", "read", "written"),
+            *left("bound", ""),
+        ],
+        [
             [
-                *left(f"{stage}: op", "location"),
-                *right("×", "cycles", "share", "read", "written"),
-                *left("bound"),
-            ],
-            [
-                [
-                    op["name"],
-                    Text(op["location"]),
-                    str(max(1, len(row["layers"]))),
-                    units.cycles(cost),
-                    units.share(cost, total),
-                    units.size(op["ddr_read_bytes"]),
-                    units.size(op["ddr_write_bytes"]),
-                    _bound(op["bound"]),
-                ]
-                for cost, op, row in entries[:count]
-            ],
-        )
+                kind,
+                location,
+                str(sums["times"]),
+                units.cycles(sums["cycles"]),
+                units.share(sums["cycles"], total),
+                units.size(sums["ddr_read_bytes"]),
+                units.size(sums["ddr_write_bytes"]),
+                _bound(bounds[kind, location]),
+                Text(
+                    units.bar(sums["cycles"], largest[0][1]["cycles"], 16),
+                    style=_BOUND_STYLES.get(bounds[kind, location], ""),
+                ),
+            ]
+            for (kind, location), sums in largest
+        ],
+    )
 
 
 # -- chips -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,368 @@
+"""Every command: its data, its JSON against a schema, its exit code, and mistakes answered with a message."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tiny import write_tiny
+
+from app import cli
+from app.session import Session
+from engine.compiler import Compilation
+from engine.errors import CompileError
+from engine.worker import ModuleFailed
+
+SCHEMAS = Path(__file__).parents[1] / "schemas"
+OPTIONS = ("--seq-length", "64", "--decode-chunks", "32", "--quantize", "w4bf16")
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("cli") / "tiny", "llama", layers=3)
+
+
+@pytest.fixture(scope="session")
+def compiled(checkpoint: Path) -> Path:
+    """A compiled file of the checkpoint: commands on it need no compilation."""
+    path = checkpoint.parent / "tiny.tpuscope"
+    if cli.run(["compile", str(checkpoint), "-o", str(path), *OPTIONS]):
+        pytest.fail("the checkpoint does not compile")
+    return path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line; (exit code, stdout, stderr)."""
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def checked(name: str, text: str) -> Any:
+    """JSON output, checked against its schema."""
+    value = json.loads(text)
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(value)
+    return value
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------------
+
+
+def test_modules(run: Run, compiled: Path) -> None:
+    code, out, _ = run("modules", compiled, "--json")
+    rows = checked("modules", out)
+    assert code == 0
+    assert [row["name"] for row in rows if row["stage"] == "prefill_kv"] == ["block_kv_0", "block_kv_2"]
+    assert next(row for row in rows if row["name"] == "block_cache_0_1")["layers"] == [0, 1]
+
+
+def test_passes(run: Run, compiled: Path) -> None:
+    code, out, _ = run("passes", compiled, "--module", "block_1", "--json")
+    rows = checked("passes", out)
+    assert code == 0
+    assert rows[0]["pass"] == "import"
+    assert rows[-1]["pass"] == "codegen"
+
+
+def test_ir(run: Run, compiled: Path) -> None:
+    code, out, _ = run("ir", compiled, "-m", "block_1", "--after", "address-assign", "--json")
+    assert code == 0
+    value = checked("ir", out)
+    _, text, _ = run("ir", compiled, "-m", "block_1", "--after", "address-assign")
+    assert value["ir"] == text
+    assert "model.layers.1." in text
+    assert "{i}" not in text
+
+
+def test_diff_shows_what_matmuls_and_the_mlp_became(run: Run, compiled: Path) -> None:
+    code, out, _ = run(
+        *("diff", compiled, "--module", "block_0", "--json"),
+        *("--from", "top-canonicalize", "--to", "convert-top-to-tpu"),
+    )
+    value = checked("diff", out)
+    assert code == cli.FOUND
+    hunks = {hunk["key"]: hunk for hunk in value["hunks"]}
+    projections = [hunk for key, hunk in hunks.items() if key.endswith("_proj")]
+    assert len(projections) == 4
+    for hunk in projections:
+        assert [op["op"] for op in hunk["before"]] == ["top.MatMul"]
+        assert [op["op"] for op in hunk["after"]] == ["tpu.A16MatMul"]
+    mlp = hunks["model.layers.{i}.mlp"]
+    assert [op["op"] for op in mlp["before"]] == ["top.MLP"]
+    assert [op["op"] for op in mlp["after"]].count("tpu.A16MatMul") == 3
+    assert value["added"] - value["removed"] == sum(
+        len(hunk["after"]) - len(hunk["before"]) for hunk in value["hunks"]
+    )
+
+
+def test_diff_without_a_difference_exits_with_0(run: Run, compiled: Path) -> None:
+    code, out, _ = run("diff", compiled, "-m", "lm_head", "--from", "codegen", "--to", "codegen", "--json")
+    assert (code, checked("diff", out)["hunks"]) == (0, [])
+
+
+@pytest.mark.parametrize("module", ["block_cache_0", "block_cache_0_1", "block_kv_0", "block_2"])
+def test_memory_has_new_rows_behind_the_history_in_every_layer(run: Run, compiled: Path, module: str) -> None:
+    code, out, _ = run("memory", compiled, "--module", module, "--json")
+    rows = checked("memory", out)["kv_cache"]
+    assert code == 0
+    assert [row["layer"] for row in rows] == ([2] if module == "block_2" else [0, 1])
+    for row in rows:
+        step = row["rows"] * row["row_bytes"]
+        assert row["k_append_address"] == row["k_address"] + step
+        assert row["v_append_address"] == row["v_address"] + step
+
+
+def test_memory_of_a_module_without_kv(run: Run, compiled: Path) -> None:
+    code, out, _ = run("memory", compiled, "-m", "lm_head", "--json")
+    assert (code, checked("memory", out)["kv_cache"]) == (0, [])
+
+
+def test_simulate(run: Run, compiled: Path) -> None:
+    start = time.perf_counter()
+    code, out, _ = run("simulate", compiled, "--prompt-length", "40", "--generate", "10", "--json")
+    value = checked("simulate", out)
+    assert code == 0
+    assert time.perf_counter() - start < 5
+    assert (value["prefill"]["tokens"], value["prefill_kv"]["tokens"]) == (16, 24)
+    decode = value["decode"]
+    assert sum(decode["breakdown"].values()) == pytest.approx(decode["ddr_bytes_per_token"])
+    for module in value["modules"]:
+        assert sum(op["cycles"] for op in module["ops"]) == module["cycles"]
+
+
+def test_run(run: Run, compiled: Path) -> None:
+    code, out, _ = run("run", compiled, "--prompt-ids", "5,6,7", "--max-new-tokens", "4", "--json")
+    value = checked("run", out)
+    assert code == 0
+    assert value["prompt_ids"] == [5, 6, 7]
+    assert [token["position"] for token in value["tokens"]] == list(range(3, 3 + len(value["tokens"])))
+    # the same tokens, as text, without the JSON
+    _, text, messages = run("run", compiled, "--prompt-ids", "5,6,7", "--max-new-tokens", "4")
+    assert text == value["text"] + "\n"
+    assert "3 prompt tokens in 1 segment" in messages
+
+
+def test_compile_reports_the_file(run: Run, checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.tpuscope"
+    code, out, _ = run(
+        "compile", checkpoint, "-o", path, "--json", "--seq-length", "32", "--decode-chunks", "none"
+    )
+    value = checked("compile", out)
+    assert code == 0
+    assert value["file"]["bytes"] == path.stat().st_size
+    assert value["modules"] == 9
+
+
+def test_chips(run: Run) -> None:
+    code, out, _ = run("chips", "--json")
+    rows = checked("chips", out)
+    assert code == 0
+    assert "bm1684x" in {row["name"] for row in rows}
+    for row in rows:
+        given = {"lanes", "eu_bytes", "lmem_bytes", "clock_hz", "ddr_bandwidth"}
+        assert given <= set(row["sources"]), row["name"]
+
+
+def test_config_path(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    code, out, _ = run("config", "path", "--json")
+    assert code == 0
+    assert Path(checked("config_path", out)["settings"]).name == "settings.json"
+
+
+# -- for people ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("modules",), ["block_cache_0_1", "×2", "layer 2", "history_k 1×32×2×16 bf16"]),
+        (("passes", "-m", "block_0"), ["convert-top-to-tpu", "→", "instructions"]),
+        (
+            ("memory", "-m", "block_cache_1"),
+            ["coeff", "neuron", "model.layers.1.self_attn.q_proj.weight.scale", "✓"],
+        ),
+        (("simulate",), ["tokens/s", "A16MatMul", "of DDR bandwidth", "lm_head"]),
+    ],
+)
+def test_tables_for_people(run: Run, compiled: Path, arguments: tuple[str, ...], expected: list[str]) -> None:
+    code, out, _ = run(arguments[0], compiled, *arguments[1:])
+    assert code == 0
+    for text in expected:
+        assert text in out
+
+
+def test_diffs_for_people(run: Run, compiled: Path) -> None:
+    common = ("diff", compiled, "-m", "block_0", "--from", "convert-top-to-tpu", "--context", "0")
+    code, out, _ = run(*common)
+    assert code == cli.FOUND
+    assert "→ tpu-canonicalize" in out
+    marks = {line[0] for line in out.splitlines()[1:] if line}
+    assert marks <= {"+", "−", " "}
+    assert any(re.match(r"− .*tpu\.Cast", line) for line in out.splitlines())
+    assert "equal ops" in out
+    code, out, _ = run(*common, "--side-by-side")
+    assert code == cli.FOUND
+    assert "before" in out
+
+
+def test_chips_for_people(run: Run) -> None:
+    code, out, _ = run("chips")
+    assert code == 0
+    assert "64 GB/s" in out
+    assert "256 KiB" in out
+
+
+def test_help_names_every_command(run: Run) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    for name in (
+        "compile",
+        "modules",
+        "passes",
+        "ir",
+        "diff",
+        "memory",
+        "simulate",
+        "run",
+        "export",
+        "chips",
+        "config",
+    ):
+        assert f" {name} " in out
+
+
+# -- mistakes and failures -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("modules", "MODEL", "--chip", "bm1"), "unknown chip 'bm1'; known chips: bm1684x"),
+        (("modules", "MODEL", "--quantize", "w3"), "--quantize 'w3' is unknown"),
+        (("modules", "MODEL", "--seq-length", "0"), "--seq-length 0 is out of range"),
+        (("modules", "MODEL", "--decode-chunks", "a"), "--decode-chunks 'a' is no list of whole numbers"),
+        (("passes", "MODEL", "-m", "block_9"), "unknown module 'block_9'; this model has:"),
+        (("ir", "MODEL", "-m", "lm_head", "--after", "nope"), "has no pass 'nope'; it has: import"),
+        (("diff", "MODEL", "-m", "lm_head", "--from", "codegen"), "codegen is the last pass"),
+        (("run", "MODEL"), "give --prompt TEXT or --prompt-ids IDS"),
+        (("run", "MODEL", "--prompt-ids", "1", "--chat"), "--chat needs --prompt"),
+        (("run", "MODEL", "--prompt-ids", "99999"), "token id 99999 is outside"),
+        (("simulate", "MODEL", "--prompt-length", "65"), "a prompt of 65 tokens does not fit"),
+        (("export", "graph", "MODEL", "-o", "x.gif"), "x.gif ends in '.gif'; accepted: .dot"),
+        (("export", "graph", "MODEL", "-o", "x.dot", "--what", "x"), "--what 'x' is unknown"),
+        (("modules", "/no/such/model"), "/no/such/model: no such file or folder"),
+        (("pases", "MODEL"), "did you mean `tpuscope passes`?"),
+        (("modules",), "Missing argument 'MODEL'"),
+        (("MODEL",), "needs a terminal"),
+    ],
+)
+def test_mistakes_are_answered_and_exit_with_2(
+    run: Run, compiled: Path, checkpoint: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    # options are only free to choose for a checkpoint
+    model = checkpoint if arguments[0] == "modules" else compiled
+    code, out, err = run(*(model if argument == "MODEL" else argument for argument in arguments))
+    assert code == cli.MISTAKE
+    assert message in re.sub(r"\s+", " ", err)
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_options_that_a_compiled_file_does_not_have_are_refused(run: Run, compiled: Path) -> None:
+    code, _, err = run("modules", compiled, "--quantize", "f32")
+    assert code == cli.MISTAKE
+    assert "was compiled with --quantize w4bf16, not f32" in err
+
+
+def test_a_bare_config_says_what_is_missing(run: Run, checkpoint: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text((checkpoint / "config.json").read_text())
+    for command in (("run", config, "--prompt", "x"), ("compile", config, "-o", tmp_path / "x.tpuscope")):
+        code, _, err = run(*command)
+        assert code == cli.MISTAKE
+        assert "architecture without weights" in err
+    assert run("passes", config, "-m", "lm_head", *OPTIONS)[0] == 0
+
+
+def failed_lm_head(session: Session, only: Any = None, listener: Any = None) -> Compilation:
+    session.compilation.add(
+        ModuleFailed("lm_head", "codegen", "pass codegen aborted on module lm_head", "/x.mlir")
+    )
+    return session.compilation
+
+
+def test_a_failed_module_exits_with_3(run: Run, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a compilation in which a pass aborts
+    monkeypatch.setattr(Session, "compile", failed_lm_head)
+    # WHEN a command needs the module THEN the pass and the saved IR are named
+    code, _, err = run("ir", checkpoint, "-m", "lm_head")
+    assert code == cli.FAILURE
+    assert "pass codegen aborted on module lm_head" in err
+    assert "/x.mlir" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), cli.INTERRUPTED), (CompileError("broken"), cli.FAILURE)]
+)
+def test_interrupts_and_failures_are_messages(
+    run: Run, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Session, "compile", fail)
+    found, _, err = run("modules", checkpoint)
+    assert found == code
+    assert "Traceback" not in err
+
+
+# -- the process ---------------------------------------------------------------------------------------------------
+
+
+def process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "app", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("chips",), ("config", "path")])
+def test_commands_without_a_model_load_little(arguments: tuple[str, ...]) -> None:
+    # GIVEN a fresh process WHEN a light command runs THEN nothing heavy was imported
+    found = process(*arguments)
+    assert found.returncode == 0
+    loaded = {line.rpartition("|")[2].strip() for line in found.stderr.splitlines() if "import time" in line}
+    assert not loaded & {"numpy", "textual", "torch_mlir", "transformers", "engine.compiler"}
+
+
+def test_a_closed_pipe_is_no_error(compiled: Path) -> None:
+    command = f"{sys.executable} -m app modules {compiled} | head -1"
+    found = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert found.returncode == 0
+    assert found.stderr == ""

@@ -247,3 +247,16 @@ def test_a_weight_leads_to_the_op_that_reads_it(compilation: Compilation) -> Non
 def test_a_tensor_that_is_not_read_is_named_with_those_that_are(compilation: Compilation) -> None:
     with pytest.raises(UserError, match=r"does not read tensor 'lm_head.weight'; it reads: .*q_proj"):
         uses_of_tensor(compilation, "block_0", "lm_head.weight")
+
+
+@pytest.mark.parametrize("module", ["block_cache_0", "block_cache_1"])
+def test_addressed_ir_parses_with_plain_mlir(compilation: Compilation, module: str) -> None:
+    # GIVEN upstream MLIR, which knows nothing of Top and Tpu
+    from torch_mlir import ir
+
+    text = ir_text(compilation, module, "address-assign")
+    with ir.Context() as context:
+        context.allow_unregistered_dialects = True
+        parsed = ir.Module.parse(text)
+    assert re.search(r"tensor<[\dx]+xbf16, \d{10} : i64>", str(parsed))
+    assert f"@{module} " in text

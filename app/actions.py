@@ -99,6 +99,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("explore", "context(1)", ("plus", "equals_sign"), "", "More equal ops around each change"),
     Action("explore", "context(-1)", ("minus",), "", "Fewer equal ops around each change"),
     Action("explore", "changed_only", ("c",), "changed", "List only the passes that changed something"),
+    Action("explore", "mark", ("m",), "", "Start the diff at this pass, or again at the one before"),
     Action("explore", "raw", ("r",), "raw", "Exact MLIR text, or the folded reading form"),
     Action("explore", "origin", ("o",), "origin", "Follow the op back to where it came from"),
     Action("explore", "became", ("O",), "", "Follow the op forward to what it became"),

@@ -415,7 +415,7 @@ def simulate(
     if as_json:
         emit(found)
         return
-    for item in simulation_views(found, ops):
+    for item in simulation_views(found, ops, prompted=prompt_length is not None):
         output().print(item)
 
 
@@ -521,17 +521,24 @@ def export_trace(
     path: Output,
     module: Annotated[
         str | None,
-        typer.Option("--module", "-m", metavar="NAME", help="Module to trace (default: the decode block)."),
+        typer.Option("--module", "-m", metavar="NAME", help="Module to trace (default: one decoded token)."),
+    ] = None,
+    history_length: Annotated[
+        int | None,
+        typer.Option(
+            "--history-length", metavar="N", min=0, help="Rows of history that a prefill_kv module reads."
+        ),
     ] = None,
 ) -> None:
-    """Write a Perfetto trace of a module's two engines, to open at ui.perfetto.dev."""
-    session = _open(model, options)
-    name = module or _decode_block(session)
-    compilation = _compile(session, [name])
-    _raise_failures(compilation, name)
-    from engine.trace.perfetto import write_trace
+    """Write a Perfetto trace of the two engines, to open at ui.perfetto.dev."""
+    from engine.trace.output import suffix_of
+    from engine.trace.perfetto import FORMATS, write_trace
 
-    write_trace(compilation, name, path)
+    suffix_of(path, FORMATS)
+    session = _open(model, options)
+    compilation = _compile(session, None if module is None else [module])
+    _raise_failures(compilation, module)
+    write_trace(compilation, path, module=module, history=history_length)
     _wrote(path)
 
 

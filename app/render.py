@@ -290,17 +290,20 @@ _TRAFFIC_STYLES = {
 }
 
 
-def simulation_views(found: Mapping[str, Any], ops: int) -> Iterator[RenderableType]:
-    """Speeds first, then what a token moves, modules, and the ops that cost most; from the `simulate` JSON."""
+def simulation_views(found: Mapping[str, Any], ops: int, *, prompted: bool) -> Iterator[RenderableType]:
+    """Speeds first, then what a token moves, modules, and the ops that cost most; from the `simulate` JSON.
+
+    prompted: the lengths are those of a prompt, so that both prefills add up to the time to the first token.
+    """
     yield Text(f"{found['chip']} · {found['quantize']} · S {found['seq_length']}", style="bold")
-    yield from _speeds(found)
+    yield from _speeds(found, prompted)
     yield from ("", _traffic(found["decode"]), "", _module_costs(found["modules"]))
     if ops:
         for view in _costliest_ops(found["modules"], ops):
             yield from ("", view)
 
 
-def _speeds(found: Mapping[str, Any]) -> Iterator[Text]:
+def _speeds(found: Mapping[str, Any], prompted: bool) -> Iterator[Text]:
     prefill, more, decode = found["prefill"], found["prefill_kv"], found["decode"]
     yield Text(f"prefill     {prefill['tokens']:>8,} tokens in {units.duration(prefill['seconds'])}")
     if more["tokens"]:
@@ -308,7 +311,8 @@ def _speeds(found: Mapping[str, Any]) -> Iterator[Text]:
             f"prefill_kv  {more['tokens']:>8,} tokens in {units.duration(more['seconds'])}, the last segment on a "
             f"history of {more['history']:,}"
         )
-        total = prefill["seconds"] + more["seconds"]
+    total = prefill["seconds"] + more["seconds"]
+    if prompted:
         yield Text(f"first token          after {units.duration(total)}")
     use = decode["bandwidth_utilisation"]
     yield Text(

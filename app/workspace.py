@@ -8,13 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from app import units
 from engine.compiler import Compilation
 from engine.passes import PASS_NAMES
-from engine.snapshot import ModuleSnapshots, Snapshot
+from engine.snapshot import ModuleSnapshots, OpRecord, Snapshot
 from engine.stages import Kind, ModuleSpec, Stage
 from engine.worker import Event, ModuleFailed, ModuleFinished, PassStarted
+
+if TYPE_CHECKING:
+    from engine.provenance import Provenance
+    from engine.sim.timing import ModuleTiming
 
 State = Literal["pending", "running", "done", "failed"]
 
@@ -32,7 +37,7 @@ class Workspace:
     """An opened model, how far its compilation is, and the selection.
 
     title: the model's name. source: what was opened. module: name of a ModuleSpec. layer: one of its layers.
-    module_cycles: cycles of one run of each module, where known.
+    timings: what one run of each module costs, where known.
     """
 
     compilation: Compilation
@@ -44,9 +49,11 @@ class Workspace:
     module: str = ""
     layer: int = 0
     pass_name: str = PASS_NAMES[0]
-    module_cycles: dict[str, int] = field(default_factory=dict)
+    timings: dict[str, ModuleTiming] = field(default_factory=dict)
     current: dict[str, str] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
+    _ways: dict[Any, Provenance] = field(default_factory=dict)
+    _views: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.running:
@@ -181,7 +188,96 @@ class Workspace:
         for spec in self.specs:
             if spec.stage is not stage or spec.variant:
                 continue
-            if spec.name not in self.module_cycles:
+            if spec.name not in self.timings:
                 return None
-            total += self.module_cycles[spec.name] * max(1, len(spec.layers))
+            total += self.timings[spec.name].total_cycles * max(1, len(spec.layers))
         return total or None
+
+    # -- what the inspector asks --------------------------------------------------------------------------------
+
+    def layer_text(self, name: str) -> str:
+        """A tensor's name in the selected layer."""
+        return name.replace("{i}", str(self.layer))
+
+    def layer_address(self, snapshot: Snapshot, address: int) -> int:
+        """An address of the module as the selected layer has it; the module's own until everything is compiled."""
+        from engine.tables import layer_view
+
+        if not self.compilation.complete:
+            return address
+        key = (snapshot.module, self.layer)
+        if key not in self._views:
+            self._views[key] = layer_view(self.compilation, self.spec(snapshot.module).name_for(self.layer))
+        return self._views[key].address(address)
+
+    def provenance(self, op: OpRecord) -> Provenance | None:
+        """The op's way through the compilation; None for ops that come from nowhere."""
+        from engine.provenance import origin_of
+
+        if op.name in ("top.None", "func.return") or not op.origins:
+            return None
+        found = self.snapshots().snapshots
+        key = (self.module, op.name == "top.Weight", op.location, len(found))
+        if key not in self._ways:
+            self._ways[key] = origin_of(self.compilation, self.module, op)
+        return self._ways[key]
+
+    def readers(self, weight: OpRecord) -> list[str]:
+        """Names of the ops that read a weight in the selected snapshot."""
+        snapshot = self.snapshot()
+        if snapshot is None:
+            return []
+        return [
+            f"{op.name} {op.results[0]}" for op in snapshot.ops if op.results and set(weight.results) & set(op.operands)
+        ]
+
+    def weight_bytes(self) -> dict[str, int]:
+        """Weight bytes of one layer of the selected module by kind."""
+        from engine.tables import weight_kind, weight_ops
+
+        found: dict[str, int] = {}
+        snapshots = self.snapshots().snapshots
+        for weight in weight_ops(snapshots[-1]) if snapshots else ():
+            kind = weight_kind(weight)
+            found[kind] = found.get(kind, 0) + weight.result_types[0].nbytes
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def op_cost(self, snapshot: Snapshot, op: OpRecord) -> list[tuple[str, str]] | None:
+        """Instructions, cycles and traffic of what an op became, as spans; None before codegen."""
+        way = self.provenance(op)
+        if way is None or not (way.tiu or way.gdma):
+            return None
+        indices = {index for index, _ in way.tpu_ops}
+        last = self.snapshots().snapshots[-1]
+        mine = [i for i, o in way.tpu_ops if op.dialect == "tpu" and o.origins == op.origins and o.name == op.name]
+        if len(mine) == 1:
+            indices = set(mine)
+        tiu, gdma = _count_instructions(last, indices)
+        spans = [(f"{tiu} TIU", "compute"), (" + ", "muted"), (f"{gdma} GDMA", "dma"), (" instructions", "muted")]
+        timing = self.timings.get(self.module)
+        if timing is None:
+            return spans
+        rows = [row for row in timing.ops if row.op in indices]
+        read, written = (sum(getattr(r, f) for r in rows) for f in ("ddr_read_bytes", "ddr_write_bytes"))
+        busy_tiu = sum(row.tiu_busy_cycles for row in rows)
+        busy_gdma = sum(row.gdma_busy_cycles for row in rows)
+        bound = "memory" if busy_gdma >= busy_tiu else "compute"
+        spans += [
+            (" · ", "muted"),
+            (units.cycles(sum(row.cycles for row in rows)), "bold"),
+            (" · ", "muted"),
+            (f"bound by {bound}", f"{bound}-bound"),
+            (f" · {units.size(read)} read, {units.size(written)} written", "muted"),
+        ]
+        return spans
+
+
+def _count_instructions(last: Snapshot, indices: set[int]) -> tuple[int, int]:
+    """(TIU, GDMA) instructions of some ops of a module's program."""
+    import numpy as np
+
+    if last.report is None:
+        return 0, 0
+    mine = np.isin(last.report["op"], list(indices))
+    tiu = int((last.report["engine"][mine] == 0).sum())
+    return tiu, int(mine.sum()) - tiu

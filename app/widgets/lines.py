@@ -210,6 +210,10 @@ class LineView(ScrollView, can_focus=True):
             if 0 <= y < self.size.height:
                 self.refresh(Region(0, y, self.size.width, 1))
 
+    def on_resize(self) -> None:
+        """The cursor stays in view."""
+        self._reveal(self.cursor)
+
     def on_focus(self) -> None:
         """The cursor looks different in the focused panel."""
         self.refresh()
@@ -232,9 +236,9 @@ class LineView(ScrollView, can_focus=True):
             return
         top = self.scroll_offset.y
         if index < top:
-            self.scroll_to(y=self._top_for(index), animate=False)
+            self.scroll_to(y=self._top_for(index), animate=False, immediate=True)
         elif index >= top + height:
-            self.scroll_to(y=index - height + 1, animate=False)
+            self.scroll_to(y=index - height + 1, animate=False, immediate=True)
 
     def _top_for(self, index: int) -> int:
         """Show the heads of a group above its first line."""
@@ -289,7 +293,7 @@ class LineView(ScrollView, can_focus=True):
 
     def action_scroll_sideways(self, cells: int) -> None:
         """Scroll right or left."""
-        self.scroll_to(x=max(0, self.scroll_offset.x + cells), animate=False)
+        self.scroll_to(x=max(0, self.scroll_offset.x + cells), animate=False, immediate=True)
 
     def action_choose(self) -> None:
         """Open the line."""

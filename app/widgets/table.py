@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
 
 from app.widgets.lines import Line, LineView, Span, plain
 
-Cell = str | Span | Line
+Cell = str | Span | Line | Callable[[int], Line]
+"""Text, a span, spans, or a function of the cell's width (for bars, in the last stretching column)."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Column:
     stretch: takes the space that is left and is cut to it. cap: cells at most (0: no limit).
     """
 
-    title: str
+    title: Cell
     right: bool = False
     rank: int = 0
     stretch: bool = False
@@ -36,7 +37,9 @@ class Row:
 
 
 def spans(cell: Cell) -> list[Span]:
-    """A cell as spans."""
+    """A cell as spans; one that draws itself has none before its width is known."""
+    if callable(cell):
+        return []
     if isinstance(cell, str):
         return [(cell, "")]
     if isinstance(cell, tuple) and len(cell) == 2 and isinstance(cell[0], str):
@@ -115,7 +118,7 @@ class TableView(LineView):
         return False
 
     def _natural(self) -> list[int]:
-        widths = [cell_len(column.title) if self.head else 0 for column in self.columns]
+        widths = [width_of(spans(column.title)) if self.head else 0 for column in self.columns]
         for row in self.rows:
             if row.head:
                 continue
@@ -140,16 +143,18 @@ class TableView(LineView):
         kept = set(range(len(widths)))
 
         def total() -> int:
-            fixed = sum(min(widths[i], 14) if self.columns[i].stretch else widths[i] for i in kept)
+            fixed = sum(min(widths[i], 18) if self.columns[i].stretch else widths[i] for i in kept)
             return fixed + len(self.GAP) * max(0, len(kept) - 1)
 
         while total() > available and any(self.columns[i].rank for i in kept):
             kept.remove(max(kept, key=lambda i: (self.columns[i].rank, i)))
-        stretchy = [i for i in kept if self.columns[i].stretch]
-        taken = sum(widths[i] for i in kept if i not in stretchy) + len(self.GAP) * max(0, len(kept) - 1)
-        share = max(6, (available - taken) // max(1, len(stretchy)))
-        for i in stretchy:
-            widths[i] = share if i == stretchy[-1] or widths[i] > share else widths[i]
+        gaps = len(self.GAP) * max(0, len(kept) - 1)
+        left = available - gaps - sum(widths[i] for i in kept if not self.columns[i].stretch)
+        stretchy = sorted(i for i in kept if self.columns[i].stretch)
+        for position, i in enumerate(stretchy):
+            last = position == len(stretchy) - 1
+            widths[i] = max(6, left) if last else min(widths[i], max(6, left - 8))
+            left -= widths[i]
         self._fit = tuple(width if i in kept else -1 for i, width in enumerate(widths))
         return self._fit
 
@@ -160,7 +165,7 @@ class TableView(LineView):
                 continue
             if line:
                 line.append((self.GAP, ""))
-            content = spans(cell)
+            content = list(cell(width)) if callable(cell) else spans(cell)
             if role:
                 content = [(text, role) for text, _ in content]
             line += fitted(content, width, column.right)

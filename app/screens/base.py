@@ -1,0 +1,158 @@
+"""What all screens share: the bars, the question line, the selection of module and layer, and Esc."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.screen import Screen
+from textual.widget import Widget
+
+from app.actions import bindings
+from app.widgets.ask import AskBar
+from app.widgets.bars import KeyBar, TitleBar
+from app.widgets.lines import LineView
+from app.workspace import Workspace
+
+
+class WorkScreen(Screen[None]):
+    """A screen about the workspace. Subclasses compose a body and fill it in `sync`."""
+
+    NAME: ClassVar[str] = ""
+    SCOPES: ClassVar[tuple[str, ...]] = ("module", "app")
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (150, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-tall")]
+    BINDINGS = [*bindings("module"), ("escape", "back_out", "Back")]
+    DEFAULT_CSS = """
+    WorkScreen { layout: vertical; background: $background; }
+    WorkScreen > Container { height: 1fr; }
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__()
+        self.work = workspace
+        self._asker: LineView | None = None
+        self._ask_from = 0
+
+    def compose(self) -> ComposeResult:
+        yield TitleBar(self.work)
+        with Container(id="body"):
+            yield from self.compose_body()
+        yield AskBar()
+        yield KeyBar(self.NAME, (self.NAME, *self.SCOPES))
+
+    def compose_body(self) -> Iterator[Widget]:
+        """The panels."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Show the workspace as it is now."""
+        raise NotImplementedError
+
+    def attach(self, workspace: Workspace) -> None:
+        """Show another workspace."""
+        self.work = workspace
+        if self.is_mounted:
+            self.query_one(TitleBar).show(workspace)
+            self.sync()
+
+    def on_mount(self) -> None:
+        """First contents, once sizes are known."""
+        self.call_after_refresh(self.sync)
+
+    def on_screen_resume(self) -> None:
+        """The selection may have changed on another screen."""
+        if self.is_mounted:
+            self.sync()
+
+    def on_descendant_focus(self) -> None:
+        """The key bar names the keys of the focused panel."""
+        self.query_one(KeyBar).refresh()
+
+    @on(KeyBar.Pressed)
+    async def run_pressed(self, event: KeyBar.Pressed) -> None:
+        """A key in the bar was clicked."""
+        for node in (self.focused, self, self.app):
+            name = event.action.partition("(")[0]
+            if node is not None and hasattr(node, f"action_{name}"):
+                await self.run_action(event.action, node)
+                return
+
+    # -- module and layer ---------------------------------------------------------------------------------------
+
+    def action_module(self, step: int) -> None:
+        """Next or previous module."""
+        if self.work.step_module(step):
+            self.sync()
+
+    def action_layer(self, step: int) -> None:
+        """Next or previous layer."""
+        if self.work.select_layer(self.work.layer + step):
+            self.sync()
+        else:
+            self.notify(f"{self.work.layer_name} has no {'next' if step > 0 else 'previous'} layer")
+
+    # -- questions ----------------------------------------------------------------------------------------------
+
+    @on(LineView.Asked)
+    def ask(self, event: LineView.Asked) -> None:
+        """Open the question line for a panel."""
+        self._asker = event.view
+        self._ask_from = event.view.cursor
+        hint = "enter keeps · n N next, previous" if event.kind == "search" else "line, %value or op"
+        self.query_one(AskBar).ask(event.kind, hint, event.view.sought if event.kind == "search" else "")
+
+    @on(AskBar.Changed)
+    def answer(self, event: AskBar.Changed) -> None:
+        """Search while typing; go when done."""
+        view = self._asker
+        if event.kind not in ("search", "go to") or view is None:
+            return
+        if event.kind == "search":
+            found = view.seek(event.text, self._ask_from)
+            if event.done and event.text and found is None:
+                self.notify(f"no match for {event.text!r}", severity="warning")
+        elif event.done and event.text.strip():
+            found = view.locate(event.text.strip())
+            if found is None:
+                self.notify(f"nothing here is called {event.text.strip()!r}", severity="warning")
+            else:
+                view.move_to(found)
+        if event.done:
+            self._close_ask()
+
+    @on(AskBar.Dropped)
+    def drop(self, event: AskBar.Dropped) -> None:
+        """Forget the question; a search goes back to where it began."""
+        if event.kind == "search" and self._asker is not None:
+            self._asker.seek("")
+            self._asker.move_to(self._ask_from)
+        self._close_ask()
+
+    def _close_ask(self) -> None:
+        self.query_one(AskBar).close()
+        if self._asker is not None:
+            self._asker.focus()
+        self._asker = None
+
+    # -- back ---------------------------------------------------------------------------------------------------
+
+    def action_back_out(self) -> None:
+        """Esc: out of the zoom, the search marks, the screen."""
+        if self.maximized:
+            self.minimize()
+            return
+        focused = self.focused
+        if isinstance(focused, LineView) and focused.sought:
+            focused.sought = ""
+            focused.repaint()
+            return
+        self.leave()
+
+    def leave(self) -> None:
+        """Nothing is left to close: back to the explorer."""
+        if self.NAME != "explore":
+            self.app.call_later(self.app.run_action, "show_screen('explore')")

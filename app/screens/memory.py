@@ -1,0 +1,133 @@
+"""Screen 2: where the tensors of a module lie in DDR, when they live, and what reuses what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from textual import on
+from textual.containers import Vertical
+from textual.widget import Widget
+
+from app.actions import bindings
+from app.screens.base import WorkScreen
+from app.widgets.inspector import Inspector
+from app.widgets.lines import LineView
+from app.widgets.memory_view import (
+    ArenaBars,
+    MemoryMap,
+    MemoryTable,
+    ModuleMemory,
+    memory_of,
+    place_lines,
+    place_name,
+)
+from app.workspace import Workspace
+from engine.tpu.isa import Arena
+from engine.tpu.memory import TensorPlace
+
+ADDRESSED = "address-assign"
+
+
+class MemoryScreen(WorkScreen):
+    """Arena bars, the table or the map, and details of the tensor under the cursor."""
+
+    NAME = "memory"
+    BINDINGS = bindings("memory")
+    DEFAULT_CSS = """
+    MemoryScreen {
+        #body { layout: vertical; }
+        #views { height: 1fr; }
+        MemoryTable { height: 1fr; }
+        MemoryMap { height: 1fr; }
+        Inspector { height: 9; }
+        &.-low Inspector { height: 6; }
+        &.-map MemoryTable { display: none; }
+        &.-map MemoryMap { display: block; }
+    }
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(workspace)
+        self.only: Arena | None = None
+        self.memory: ModuleMemory | None = None
+
+    def compose_body(self) -> Iterator[Widget]:
+        yield ArenaBars()
+        with Vertical(id="views"):
+            yield MemoryTable(id="table")
+            yield MemoryMap(id="map")
+        yield Inspector(id="details")
+
+    def on_mount(self) -> None:
+        """The table is what keys go to."""
+        super().on_mount()
+        self.query_one(MemoryTable).focus()
+
+    def sync(self) -> None:
+        """The selected module's memory."""
+        self.memory = self._load()
+        table = self.query_one(MemoryTable)
+        table.show_memory(self.memory, self.only)
+        self.query_one(MemoryMap).show_memory(self.memory, table.key)
+        spec = self.work.selected_spec
+        name = self.work.layer_name
+        if spec is not None and len(spec.layers) > 1:
+            name += f" · layer {self.work.layer} of {len(spec.layers)} that share this module"
+        table.border_title = f"DDR: {name}"
+        self.query_one(MemoryMap).border_title = f"neuron arena: {name} · address ↓ time →"
+        self.show_details()
+
+    def _load(self) -> ModuleMemory | None:
+        from engine.tables import layer_view, module_places
+
+        snapshot = self.work.snapshot(ADDRESSED)
+        if snapshot is None:
+            return None
+        view = layer_view(self.work.compilation, self.work.layer_name)
+        places = module_places(self.work.compilation, self.work.module)
+        return memory_of(snapshot, places, dict(view.shifts))
+
+    @property
+    def place(self) -> TensorPlace | None:
+        """The tensor under the cursor."""
+        if self.memory is None:
+            return None
+        if self.has_class("-map"):
+            return self.query_one(MemoryMap).place
+        key = self.query_one(MemoryTable).key
+        return next((place for place in self.memory.places if place.value == key), None)
+
+    def show_details(self) -> None:
+        """Bars and details for the tensor under the cursor."""
+        place = self.place
+        self.query_one(ArenaBars).show(self.memory, place)
+        panel = self.query_one(Inspector)
+        if place is None or self.memory is None:
+            panel.show("tensor", [])
+            return
+        name = self.work.layer_text(place.name)
+        panel.show(f"{place.value} {place_name(place)}", place_lines(self.memory, place, name))
+
+    @on(LineView.Moved, "#table")
+    @on(MemoryMap.Picked)
+    def moved(self) -> None:
+        """Another tensor."""
+        self.show_details()
+
+    def action_time_axis(self) -> None:
+        """Map or table."""
+        self.toggle_class("-map")
+        on_map = self.has_class("-map")
+        if on_map:
+            self.query_one(MemoryMap).show_memory(self.memory, self.query_one(MemoryTable).key)
+        elif (place := self.query_one(MemoryMap).place) is not None:
+            self.query_one(MemoryTable).move_to_key(place.value)
+        (self.query_one(MemoryMap) if on_map else self.query_one(MemoryTable)).focus()
+        self.show_details()
+
+    def action_arena(self) -> None:
+        """All arenas, then one after the other."""
+        order = [None, Arena.NEURON, Arena.IO, Arena.COEFF]
+        self.only = order[(order.index(self.only) + 1) % len(order)]
+        self.query_one(MemoryTable).show_memory(self.memory, self.only)
+        self.show_details()

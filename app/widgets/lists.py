@@ -1,0 +1,133 @@
+"""The module tree and the pass list."""
+
+from __future__ import annotations
+
+from app import units
+from app.widgets.table import Column, Row, TableView
+from app.workspace import STAGE_TITLES, State, Workspace
+from engine.stages import ModuleSpec, Stage
+
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_STATE_MARKS: dict[State, tuple[str, str]] = {
+    "pending": ("·", "faint"),
+    "running": (SPINNER[0], "key"),
+    "done": ("✓", "good"),
+    "failed": ("✗", "bad bold"),
+}
+
+
+class ModuleList(TableView):
+    """Every distinct module, by stage."""
+
+    HELP = """
+Every distinct module, grouped by the stage that runs it. Equal layers are compiled once: **block_0 ×29** serves 29
+layers, and the last layer, which ends with the final norm, is a module of its own. The number at the right is what one
+run costs in clock cycles (of all layers, beside a stage's name).
+
+`✓` compiled, `·` waiting, `✗` failed (select it to see why). **{** and **}** step through the modules from anywhere,
+**,** and **.** choose the layer whose names and addresses are shown.
+"""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        columns = (
+            Column(""),
+            Column("module", stretch=True),
+            Column("×", right=True),
+            Column("cycles", right=True, rank=1),
+        )
+        super().__init__(columns, id=id, title="modules", head=False)
+        self.GAP = " "
+
+    def sync(self, work: Workspace, tick: int = 0) -> None:
+        """Show the modules and their states."""
+        rows: list[Row] = []
+        for stage, title in STAGE_TITLES.items():
+            specs = [spec for spec in work.specs if spec.stage is stage]
+            if specs:
+                rows.append(_stage_row(work, stage, title, self.inner_width))
+                rows += [_module_row(work, spec, tick) for spec in specs]
+        self.show(rows)
+        self.move_to_key(work.module)
+
+
+def _stage_row(work: Workspace, stage: Stage, title: str, width: int) -> Row:
+    known = work.stage_cycles(stage)
+    total = units.cycles(known) if known else ""
+    gap = max(1, width - len(title) - len(total) - 3)
+    return Row(((f"▾ {title}", "heading bold"), (" " * gap, ""), (total, "muted")), head=True)
+
+
+def _module_row(work: Workspace, spec: ModuleSpec, tick: int) -> Row:
+    state = work.state(spec.name)
+    mark, role = _STATE_MARKS[state]
+    if state == "running":
+        mark = SPINNER[tick % len(SPINNER)]
+    timing = work.timings.get(spec.name)
+    cycles = timing.total_cycles if timing else 0
+    times = f"×{len(spec.layers)}" if len(spec.layers) > 1 else ""
+    name_role = {"pending": "muted", "failed": "bad"}.get(state, "")
+    return Row(
+        ((mark, role), (spec.name, name_role), (times, "muted"), units.cycles(cycles) if cycles else ""),
+        spec.name,
+    )
+
+
+class PassList(TableView):
+    """The passes of the selected module."""
+
+    HELP = """
+The passes in the order in which they run. `±` changed the module, `=` did not, `·` has not run yet, `✗` failed.
+Beside each: ops after it (`24→29` where the number changed; weights and inputs do not count), wall time, and what the
+pass has to say.
+
+**[** and **]** step through the passes from anywhere, **c** leaves out those that changed nothing, **d** shows what a
+pass did, **m** marks a pass as the start of the diff.
+"""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        columns = (
+            Column(""),
+            Column("pass", stretch=True),
+            Column("ops", right=True),
+            Column("ms", right=True, rank=1),
+            Column("notes", rank=2, stretch=True),
+        )
+        super().__init__(columns, id=id, title="passes", head=False)
+        self.GAP = " "
+
+    def sync(self, work: Workspace, changed_only: bool = False, marked: str | None = None) -> None:
+        """Show the passes and how far they are."""
+        self.show(_pass_rows(work, changed_only, marked))
+        self.move_to_key(work.pass_name)
+        self.border_title = "passes that changed something" if changed_only else "passes"
+
+
+def _pass_rows(work: Workspace, changed_only: bool, marked: str | None) -> list[Row]:
+    found = {snapshot.pass_name: snapshot for snapshot in work.snapshots().snapshots}
+    failure = work.compilation.failures.get(work.module)
+    failed_pass = failure.pass_name if failure else None
+    running = work.current.get(work.module) if work.running else None
+    rows = []
+    before = None
+    for name in work.pass_names():
+        snapshot = found.get(name)
+        if changed_only and snapshot is not None and not snapshot.changed and name != work.pass_name:
+            continue
+        flag = ("◆", "kv") if name == marked else None
+        if snapshot is not None:
+            ops = snapshot.op_count
+            text = f"{before}→{ops}" if before not in (None, ops) else f"{ops}"
+            mark = ("±", "changed") if snapshot.changed else ("=", "faint")
+            role = "" if snapshot.changed else "muted"
+            time = f"{snapshot.seconds * 1e3:.0f}" if snapshot.seconds >= 0.9995e-3 else "<1"
+            notes = " · ".join(snapshot.notes)
+            cells = (flag or mark, (name, role), (text, role), (f"{time} ms", "muted"), (notes, "muted"))
+            before = ops
+        elif name == failed_pass:
+            cells = (("✗", "bad bold"), (name, "bad"), ("", ""), ("failed", "bad"), ("", ""))
+        elif name == running:
+            cells = (("▸", "key"), (name, "key"), ("…", "key"), ("", ""), ("", ""))
+        else:
+            cells = (("·", "faint"), (name, "faint"), ("", ""), ("", ""), ("", ""))
+        rows.append(Row(cells, name))
+    return rows

@@ -9,6 +9,7 @@ from typing import Any
 import graphviz
 
 from engine.snapshot import OpRecord, Snapshot, TensorType
+from engine.trace import words
 from engine.trace.dot import cluster, label, new_graph, text
 from engine.trace.palette import LIGHT
 
@@ -36,7 +37,6 @@ _SHOWN_ATTRIBUTES = {
     "K": "K",
 }
 """Attributes that a node shows, and the word for each."""
-_LAYER_PREFIX = re.compile(r"^model\.layers\.(\{i\}|\d+)\.")
 
 
 def module_graph(
@@ -117,7 +117,7 @@ class _ModuleGraph:
             return
         fill = LIGHT[f"fill-{CATEGORY.get(op.kind, 'layout')}"]
         lines = [text(op.kind, bold=True)]
-        lines += [text(self._short(op.location), role="muted", size=10)]
+        lines += [text(words.short_name(op.location, self.layer), role="muted", size=10)]
         lines += [text(detail, role="muted", size=9.5) for detail in _details(op)]
         lines += [text(line, role="weights", size=9.5) for line in self._weight_lines(op)]
         graph.node(f"op{index}", label(lines), fillcolor=fill, tooltip=self._tooltip(op))
@@ -133,8 +133,8 @@ class _ModuleGraph:
         part = str(weight.attributes.get("path", "")).rpartition(".")[2]
         if part and part != "weight":
             return part
-        name = self._short(weight.location.removeprefix("@"))
-        own = self._short(op.location)
+        name = words.short_name(weight.location.removeprefix("@"), self.layer)
+        own = words.short_name(op.location, self.layer)
         return name.removeprefix(f"{own}.") if name != own else name
 
     def _group_title(self, number: int, index: int) -> str:
@@ -143,7 +143,7 @@ class _ModuleGraph:
         return " · ".join([f"group {number}", *secs])
 
     def _tooltip(self, op: OpRecord) -> str:
-        lines = [op.name, f"from {self._named(op.location)}"]
+        lines = [op.name, f"from {words.in_layer(op.location, self.layer)}"]
         lines += [f"{key} = {value}" for key, value in op.attributes.items() if key not in ("ginfo",)]
         lines += [f"{value}: {type_}" for value, type_ in zip(op.results, op.result_types, strict=True)]
         return "\n".join(lines)
@@ -156,14 +156,6 @@ class _ModuleGraph:
         for value in dict.fromkeys(op.operands):
             if value in self.maker:
                 graph.edge(self.maker[value], f"op{index}", label=f" {shape_text(self.types[value])} ")
-
-    # -- names ----------------------------------------------------------------------------------------------------
-
-    def _named(self, name: str) -> str:
-        return name if self.layer is None else name.replace("{i}", str(self.layer))
-
-    def _short(self, name: str) -> str:
-        return _LAYER_PREFIX.sub("", self._named(name))
 
 
 _KV = re.compile(r"^(history_[kv]|[kv]_cache)$")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from engine.stages import ModuleSpec
@@ -56,3 +57,16 @@ def layers(numbers: Sequence[int]) -> str:
 def times(spec: ModuleSpec) -> str:
     """`block_0 ×29`, or the bare name of a module that serves one layer or none."""
     return f"{spec.name} ×{len(spec.layers)}" if len(spec.layers) > 1 else spec.name
+
+
+_LAYER_PREFIX = re.compile(r"^model\.layers\.(\{i\}|\d+)\.")
+
+
+def short_name(name: str, layer: int | None = None) -> str:
+    """A location without the prefix that a block's ops share: `self_attn.q_proj`. layer: fills in the placeholder."""
+    return _LAYER_PREFIX.sub("", in_layer(name, layer))
+
+
+def in_layer(name: str, layer: int | None) -> str:
+    """A name with the layer in place of its placeholder; None leaves it."""
+    return name if layer is None else name.replace("{i}", str(layer))

@@ -177,11 +177,25 @@ def explore(
     """Open the explorer (also `tpuscope MODEL`); without MODEL, on the bundled demo."""
     if model is not None:
         _require_model(model)
-    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+    if not _is_terminal():
         raise UserError("the explorer needs a terminal; see `tpuscope --help` for commands that print")
     from app import explorer
 
-    explorer.run(_open(model or str(_demo()), options))
+    session = _open(model or str(_demo()), options)
+    if model is not None:
+        _remember(model, options)
+    explorer.run(session)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _remember(model: str, options: dict[str, Any]) -> None:
+    """Put a model at the head of the recent ones."""
+    from app.settings import Settings
+
+    Settings.load().opened(model, options).save()
 
 
 def _demo() -> Path:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import jsonschema
 import pytest
 from tiny import write_tiny
 
+import app
 from app import cli
 from app.session import Session
+from app.settings import Settings
 from engine.compiler import Compilation
 from engine.errors import CompileError
 from engine.worker import ModuleFailed
@@ -247,6 +250,53 @@ def test_help_names_every_command(run: Run) -> None:
         "config",
     ):
         assert f" {name} " in out
+
+
+# -- explorer and exports ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Session]:
+    """Sessions that an explorer on a terminal was opened with."""
+    sessions: list[Session] = []
+    explorer = types.ModuleType("app.explorer")
+    explorer.run = sessions.append  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "app.explorer", explorer)
+    monkeypatch.setattr(app, "explorer", explorer, raising=False)
+    monkeypatch.setattr(cli, "_is_terminal", lambda: True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return sessions
+
+
+def test_a_model_alone_opens_the_explorer_and_is_remembered(
+    run: Run, checkpoint: Path, opened: list[Session]
+) -> None:
+    assert run(checkpoint, "--seq-length", "48")[0] == 0
+    assert run("--seq-length", "48", checkpoint)[0] == 0
+    assert [session.options.seq_length for session in opened] == [48, 48]
+    (recent,) = Settings.load().recent
+    assert (recent.path, recent.options) == (str(checkpoint), {"seq_length": 48})
+
+
+def test_without_a_model_the_demo_is_opened(run: Run, opened: list[Session]) -> None:
+    assert run()[0] == 0
+    assert [session.title for session in opened] == ["tpuscope-demo"]
+    assert Settings.load().recent == ()
+
+
+def test_exports(run: Run, compiled: Path, tmp_path: Path) -> None:
+    graph, kv, trace = (tmp_path / name for name in ("module.dot", "kv.dot", "token.pftrace"))
+    assert (
+        run("export", "graph", compiled, "-o", graph, "-m", "block_1", "--after", "top-canonicalize")[0] == 0
+    )
+    assert run("export", "graph", compiled, "-o", kv, "--what", "kv")[0] == 0
+    code, out, err = run("export", "trace", compiled, "-o", trace)
+    assert (code, out) == (0, "")
+    assert f"wrote {trace}" in err.replace("\n", "")
+    assert "digraph" in graph.read_text()
+    assert graph.read_text() != kv.read_text()
+    assert trace.stat().st_size > 1000
 
 
 # -- mistakes and failures -----------------------------------------------------------------------------------------

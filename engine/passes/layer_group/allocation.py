@@ -51,7 +51,10 @@ def peak(requests: Sequence[Request], rows: int) -> int:
 
 
 def allocate(requests: Sequence[Request], rows: int, chip: Chip) -> tuple[int, ...] | Failure:
-    """Addresses of the buffers, in the order given: no two that are live at the same time overlap."""
+    """Addresses of the buffers: no two that are live at the same time overlap.
+
+    requests: in the order in which the buffers come into being; of equal ones the first chooses first.
+    """
     most = peak(requests, rows)
     if most > chip.lmem_bytes:
         return Failure(most, "memory")
@@ -72,14 +75,20 @@ def allocate(requests: Sequence[Request], rows: int, chip: Chip) -> tuple[int, .
 
 
 def _order(requests: Sequence[Request], unplaced: Sequence[int]) -> list[int]:
-    """Unplaced buffers, those first that meet most others of the other engine in a time step, then the largest."""
-    conflicts = dict.fromkeys(unplaced, 0)
-    for i in unplaced:
-        for j in unplaced:
-            if i != j:
-                a, b = requests[i], requests[j]
-                conflicts[i] += (a.computed & b.moved | a.moved & b.computed).bit_count()
-    return sorted(unplaced, key=lambda i: (-conflicts[i], -requests[i].area, requests[i].first, i))
+    """Unplaced buffers in the order in which they choose: contested ones first, then the largest area, then age."""
+
+    def rank(i: int) -> tuple[bool, int, int, int]:
+        contested = any(_contest(requests[i], requests[j]) for j in unplaced if j != i)
+        return (not contested, -requests[i].area, requests[i].first, i)
+
+    return sorted(unplaced, key=rank)
+
+
+def _contest(a: Request, b: Request) -> bool:
+    """Whether two tensors are touched in one time step, not by the DMA alone. Scratch never counts."""
+    if BufferKind.SCRATCH in (a.kind, b.kind):
+        return False
+    return bool(a.computed & (b.computed | b.moved) or a.moved & b.computed)
 
 
 def share_a_bank_badly(a: Request, b: Request) -> bool:

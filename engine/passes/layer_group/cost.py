@@ -188,7 +188,7 @@ def group_cycles(table: Table, secs: Secs, slices: Mapping[str, Sliced], prices:
 
 def _lengths(slices: Mapping[str, Sliced], number: Secs) -> tuple[int, ...]:
     """What tells slices of different shapes apart."""
-    found = {}
+    found: dict[Shape4, None] = {}
     for sliced in slices.values():
         if not sliced.is_whole:
             found[sliced.shape(number)] = None

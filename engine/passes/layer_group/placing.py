@@ -77,11 +77,13 @@ def place(found: Draft, prices: Prices) -> Placed | Failure:
 
 
 def _requests(table: Table, shapes: Mapping[str, Shape4], prices: Prices) -> tuple[Request, ...]:
+    """The buffers of a group, in the order in which they come into being."""
     group, chip = table.group, prices.chip
-    found = []
+    living = lives(table)
     held = {t.value for t in table.transfers if t.held}
-    for value, life in lives(table).items():
-        tensor = group.tensors[value]
+    found = []
+    for value in _by_birth(group):
+        tensor, life = group.tensors[value], living[value]
         kind = BufferKind.ACTIVATION if tensor.role is Role.ROWS else BufferKind.WEIGHT
         nbytes = align_up(tensor.lane_bytes(chip, shapes[value]), chip.eu_bytes)
         mask = life.mask(table.rows)
@@ -92,11 +94,19 @@ def _requests(table: Table, shapes: Mapping[str, Shape4], prices: Prices) -> tup
         nbytes = align_up(prices.scratch(op, group.tensors, shapes), chip.eu_bytes)
         if nbytes:
             row = table.row_of[position]
-            bit = 1 << row
-            found.append(
-                Request(op.result, BufferKind.SCRATCH, nbytes, bit, bit, 0, frozenset({position}), row)
-            )
+            bit, user = 1 << row, frozenset({position})
+            found.append(Request(op.result, BufferKind.SCRATCH, nbytes, bit, bit, 0, user, row))
     return tuple(found)
+
+
+def _by_birth(group: GroupOps) -> list[str]:
+    """Memories of a group (see `GroupOps.roots`): what the first op reads, its result, what the second reads, ..."""
+    found: dict[str, None] = {}
+    for op in group.ops:
+        if op.moves:
+            for value in (*op.operands, op.result):
+                found.setdefault(group.roots[value])
+    return list(found)
 
 
 def plan_of(placed: Placed, prices: Prices) -> GroupPlan:

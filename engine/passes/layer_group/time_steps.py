@@ -165,37 +165,52 @@ def _store(value: str, group: GroupOps, uses: _Uses, last_row: int) -> Transfer:
     return Transfer(ItemKind.STORE, value, COMPUTE_STAGE + 1, False, 0, 0, last_row - 1)
 
 
-def balance(table: Table, computing: Sequence[int], moving: Mapping[Transfer, int] | Sequence[int]) -> Table:
+def balance(table: Table, computing: Sequence[int], moving: Sequence[int]) -> Table:
     """Move loads to earlier and stores to later rows that compute longer than they transfer.
 
-    computing: cycles of each op. moving: cycles of each transfer. One at a time, the move that saves most; of equal
-    ones the smallest transfer over the shortest distance.
+    computing: cycles of each op. moving: cycles of each transfer. Rows are visited once, in order, and each that
+    transfers longer than it computes gives away one transfer.
     """
-    costs = list(moving.values()) if isinstance(moving, Mapping) else list(moving)
+    slack = slacks(table, computing, moving)
     rows = [transfer.row for transfer in table.transfers]
-    slack = [sum(computing[op] for op in ops) for ops in table.computes]
-    for row, cost in zip(rows, costs, strict=True):
-        slack[row] -= cost
-    while True:
-        best = _best_move(table.transfers, rows, costs, slack)
-        if best is None:
-            break
-        number, target = best
-        slack[rows[number]] += costs[number]
-        slack[target] -= costs[number]
-        rows[number] = target
+    for row in range(table.rows):
+        move = best_move(table.transfers, rows, moving, slack, row)
+        if move is not None:
+            number, target = move
+            slack[row] += moving[number]
+            slack[target] -= moving[number]
+            rows[number] = target
     moved = tuple(replace(t, row=row) for t, row in zip(table.transfers, rows, strict=True))
     return replace(table, transfers=moved)
 
 
-def _best_move(
-    transfers: Sequence[Transfer], rows: Sequence[int], costs: Sequence[int], slack: Sequence[int]
+def slacks(table: Table, computing: Sequence[int], moving: Sequence[int]) -> list[int]:
+    """Cycles by which each row computes longer than it transfers."""
+    slack = [sum(computing[op] for op in ops) for ops in table.computes]
+    for transfer, cost in zip(table.transfers, moving, strict=True):
+        slack[transfer.row] -= cost
+    return slack
+
+
+def best_move(
+    transfers: Sequence[Transfer],
+    rows: Sequence[int],
+    costs: Sequence[int],
+    slack: Sequence[int],
+    source: int,
 ) -> tuple[int, int] | None:
+    """The move of a transfer out of row `source` that saves most: (its number, new row), None if none saves anything.
+
+    rows: where each transfer is now. Only rows with slack take one; of equal moves the smallest transfer over the
+    shortest distance wins.
+    """
     best, found = (0, 0), None
+    if slack[source] >= 0:
+        return None
     for number, transfer in enumerate(transfers):
-        source, cost = rows[number], costs[number]
-        if slack[source] >= 0:
+        if rows[number] != source:
             continue
+        cost = costs[number]
         targets = (
             range(source - 1, transfer.earliest - 1, -1)
             if transfer.is_load

@@ -511,6 +511,7 @@ def export_graph(
     after: Annotated[
         str, typer.Option("--after", metavar="PASS", help="Pass whose result to draw (default: the last).")
     ] = "",
+    as_json: Json = False,
 ) -> None:
     """Draw a module after a pass, the pipeline, the runtime loop or the KV regions: .dot, .svg or .png."""
     from engine.trace.graph import FORMATS, WHATS, write_graph
@@ -524,7 +525,7 @@ def export_graph(
     compilation = _compile_view(session, name) if what == "module" else _compile(session)
     _raise_failures(compilation, name if what == "module" else None)
     write_graph(compilation, what, path, module=name if what == "module" else module, pass_name=after)
-    _wrote(path)
+    _wrote(path, as_json)
 
 
 @export_app.command("trace")
@@ -543,6 +544,7 @@ def export_trace(
             "--history-length", metavar="N", min=0, help="Rows of history that a prefill_kv module reads."
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Write a Perfetto trace of the two engines, to open at ui.perfetto.dev."""
     from engine.trace.output import suffix_of
@@ -553,12 +555,12 @@ def export_trace(
     compilation = _compile(session, None if module is None else [module])
     _raise_failures(compilation, module)
     write_trace(compilation, path, module=module, history=history_length)
-    _wrote(path)
+    _wrote(path, as_json)
 
 
 @export_app.command("report")
 @with_model_options
-def export_report(model: Model, options: dict[str, Any], path: Output) -> None:
+def export_report(model: Model, options: dict[str, Any], path: Output, as_json: Json = False) -> None:
     """Write one self-contained HTML file: modules, passes, memory, simulation and diagrams."""
     session = _open(model, options)
     compilation = _compile(session)
@@ -566,7 +568,7 @@ def export_report(model: Model, options: dict[str, Any], path: Output) -> None:
     from engine.trace.report import write_report
 
     write_report(compilation, path)
-    _wrote(path)
+    _wrote(path, as_json)
 
 
 def _decode_block(session: Session) -> str:
@@ -577,11 +579,15 @@ def _decode_block(session: Session) -> str:
     return next(s.name for s in specs if s.kind is Kind.BLOCK and s.stage is Stage.DECODE)
 
 
-def _wrote(path: Path) -> None:
+def _wrote(path: Path, as_json: bool) -> None:
     from app import units
-    from app.console import messages
+    from app.console import emit, messages
 
-    messages().print(f"wrote {path} ({units.size(path.stat().st_size)})", markup=False, soft_wrap=True)
+    size = path.stat().st_size
+    if as_json:
+        emit({"path": str(path), "bytes": size})
+    else:
+        messages().print(f"wrote {path} ({units.size(size)})", markup=False, soft_wrap=True)
 
 
 # -- commands without a model ------------------------------------------------------------------------------------------

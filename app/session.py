@@ -332,7 +332,7 @@ def _refuse_other_options(source: Path, compiled: CompileOptions, given: Mapping
     """A compiled file is what it is: options that ask for something else are a mistake."""
     values = compiled.to_dict()
     for name, value in given.items():
-        wanted = tuple(value) if name == "decode_chunks" else value
+        wanted = tuple(value) if isinstance(values[name], (list, tuple)) else value
         if wanted != values[name] and not (name == "quantize" and wanted == "auto"):
             option = "--" + name.removesuffix("_name").replace("_", "-")
             raise UserError(

@@ -290,7 +290,9 @@ def test_exports(run: Run, compiled: Path, tmp_path: Path) -> None:
     assert (
         run("export", "graph", compiled, "-o", graph, "-m", "block_1", "--after", "top-canonicalize")[0] == 0
     )
-    assert run("export", "graph", compiled, "-o", kv, "--what", "kv")[0] == 0
+    code, out, _ = run("export", "graph", compiled, "-o", kv, "--what", "kv", "--json")
+    assert code == 0
+    assert checked("export", out) == {"path": str(kv), "bytes": kv.stat().st_size}
     code, out, err = run("export", "trace", compiled, "-o", trace)
     assert (code, out) == (0, "")
     assert f"wrote {trace}" in err.replace("\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,15 +25,41 @@ def visible_keys(mq: int, mk: int, history_length: int) -> np.ndarray:
     return in_history[None, :] | new
 
 
+def filled_rows(
+    op: OpRecord, k: np.ndarray, v: np.ndarray, history: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and values without the history rows that hold no data: masked, they would add nothing."""
+    if history is None:
+        return k, v
+    rows = op.attributes["mk"] - op.attributes["mq"]
+    length = _history_length(op, history)
+    if length == rows:
+        return k, v
+    kept_k, kept_v = (np.concatenate((x[:, :length], x[:, rows:]), axis=1) for x in (k, v))
+    return kept_k, kept_v
+
+
 def attention_scores_mask(
     op: OpRecord, mask: np.ndarray | None, history: np.ndarray | None
 ) -> np.ndarray | None:
-    """What is added to the scores [mq, mk], from the mask operand or from the causal rule; None if nothing."""
+    """What is added to the scores [mq, keys] of `filled_rows`, from the mask operand or from the causal rule."""
     a = op.attributes
     if not a["mask_size"]:
         return None if mask is None else mask.reshape(a["mq"], a["mk"])
-    length = a["mk"] - a["mq"] if history is None else int(history.reshape(-1)[0])
-    return np.where(visible_keys(a["mq"], a["mk"], length), np.float32(0), MASKED)
+    return _causal_mask(a["mq"], _history_length(op, history))
+
+
+def _history_length(op: OpRecord, history: np.ndarray | None) -> int:
+    rows = op.attributes["mk"] - op.attributes["mq"]
+    return int(rows if history is None else min(rows, history.reshape(-1)[0]))
+
+
+@lru_cache(maxsize=4)
+def _causal_mask(mq: int, history: int) -> np.ndarray:
+    """The same for all layers of a run: [mq, history + mq], read-only."""
+    mask = np.where(visible_keys(mq, history + mq, history), np.float32(0), MASKED)
+    mask.flags.writeable = False
+    return mask
 
 
 class FAttention(TopOp):
@@ -68,6 +95,7 @@ class FAttention(TopOp):
         assert v is not None
         a = op.attributes
         groups = a["q_head"] // a["kv_head"]
+        k, v = filled_rows(op, k, v, history)
         # [kv, group * mq, d] x [kv, d, mk]: one matrix product per KV head
         queries = q[0].reshape(a["mq"], a["kv_head"], groups, a["dim"]).transpose(1, 2, 0, 3)
         scores = queries @ k[0].transpose(1, 2, 0)[:, None] * np.float32(a["scale"])

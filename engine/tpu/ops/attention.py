@@ -10,7 +10,7 @@ from engine.errors import UserError
 from engine.op import TpuOp
 from engine.shapes import verify_attention
 from engine.snapshot import OpRecord
-from engine.top.ops.attention import attention_scores_mask
+from engine.top.ops.attention import attention_scores_mask, filled_rows
 from engine.tpu.attention_kernel import AttentionKernel
 from engine.tpu.emit import Emitter
 from engine.tpu.numerics import round_to
@@ -47,19 +47,25 @@ class FAttention(TpuOp):
         assert v is not None
         a = op.attributes
         dtype = op.result_types[0].dtype
-        groups = a["q_head"] // a["kv_head"]
-        queries = q[0].reshape(a["mq"], a["kv_head"], groups, a["dim"]).transpose(1, 2, 0, 3)
-        queries = queries.reshape(a["kv_head"], groups * a["mq"], a["dim"])
-        scores = queries @ k[0].transpose(1, 2, 0) * np.float32(a["scale"])
+        mq, kv_heads, dim = a["mq"], a["kv_head"], a["dim"]
+        groups = a["q_head"] // kv_heads
+        k, v = filled_rows(op, k, v, history)
+        queries = (
+            q.reshape(mq, kv_heads, groups, dim).transpose(1, 2, 0, 3).reshape(kv_heads, groups * mq, dim)
+        )
+        scores = queries @ k[0].transpose(1, 2, 0)
+        scores *= np.float32(a["scale"])
         added = attention_scores_mask(op, mask, history)
         if added is not None:
-            scores = (scores.reshape(a["kv_head"], groups, a["mq"], -1) + added).reshape(scores.shape)
+            by_query = scores.reshape(kv_heads, groups, mq, -1)
+            by_query += added
         scores -= scores.max(axis=-1, keepdims=True)
-        weights = np.exp(scores)
+        weights = np.exp(scores, out=scores)
         total = weights.sum(axis=-1, keepdims=True)
-        output = round_to(weights, dtype) @ v[0].transpose(1, 0, 2) / total
-        output = output.reshape(a["kv_head"], groups, a["mq"], a["dim"]).transpose(2, 0, 1, 3)
-        return (round_to(output.reshape(a["batch"], a["mq"], -1), dtype),)
+        output = round_to(weights, dtype) @ v[0].transpose(1, 0, 2)
+        output /= total
+        output = output.reshape(kv_heads, groups, mq, dim).transpose(2, 0, 1, 3)
+        return (round_to(output.reshape(a["batch"], mq, -1), dtype),)
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:

@@ -11,6 +11,7 @@ from engine.errors import UserError
 from engine.op import TpuOp
 from engine.shapes import verify_rms_norm
 from engine.snapshot import OpRecord
+from engine.top.ops.rms_norm import inverse_rms
 from engine.tpu.chip import Chip
 from engine.tpu.emit import Emitter, ceil_div, constant
 from engine.tpu.isa import Local, Opcode, Shape4, dtype_bytes
@@ -43,9 +44,8 @@ class RMSNorm(TpuOp):
         assert x is not None
         assert gamma is not None
         dtype = op.result_types[0].dtype
-        mean = np.einsum("...i,...i->...", x, x) / np.float32(x.shape[-1])
-        scale = np.float32(1.0) / np.sqrt(mean + np.float32(op.attributes["eps"]))
-        return (round_to(round_to(x * scale[..., None], dtype) * gamma.reshape(-1), dtype),)
+        normalised = round_to(x * inverse_rms(x, op.attributes["eps"]), dtype)
+        return (round_to(normalised * gamma.reshape(-1), dtype),)
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:

@@ -105,3 +105,12 @@ def test_records_name_values_and_lines_as_the_text_does(tmp_path_factory: pytest
                 assert line.startswith(f"{op.results[0].split('#')[0]}")
             if op.name != "func.return":
                 assert f'"{op.name}"({", ".join(op.operands)})' in line
+
+
+def test_a_location_tells_origins_and_the_passes_that_rewrote() -> None:
+    with mlir.using(mlir.new_context()):
+        mlp = mlir.named_location("mlp")
+        lowered = mlir.derived_location("convert-top-to-tpu", mlp, detail="mlp.gate_proj")
+        grouped = mlir.derived_location("layer-group", lowered)
+        assert mlir.origins(mlp) == (("mlp",), ())
+        assert mlir.origins(grouped) == (("mlp", "mlp.gate_proj"), ("convert-top-to-tpu", "layer-group"))

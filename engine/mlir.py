@@ -25,6 +25,7 @@ Operation = ir.Operation
 Value = ir.Value
 Type = ir.Type
 Location = ir.Location
+Block = ir.Block
 
 for _name in ("top", "tpu"):
     # the bindings import a dialect's Python module at every sight of an op and forget when there is none: 60 us each
@@ -350,8 +351,10 @@ def _collect(location: ir.Location, names: list[str], passes: list[str]) -> None
     elif isinstance(location, ir.FusedLoc):
         for part in location.locations:
             _collect(part, names, passes)
-        if isinstance(location.metadata, ir.StringAttr):
-            passes.append(location.metadata.value)
+        # the bindings return the metadata as a plain attribute, not downcast: a string prints in quotes
+        metadata = str(location.metadata)
+        if metadata.startswith('"'):
+            passes.append(metadata.strip('"'))
 
 
 # -- building ------------------------------------------------------------------------------------------------------
@@ -442,6 +445,24 @@ def body_operations(module: ir.Module) -> list[ir.Operation]:
     return [op.operation for op in main_function(module).entry_block.operations]
 
 
+def top_level(operation: ir.Operation) -> ir.Operation:
+    """The op of `@main`'s body in whose region an op stands; the op itself outside of regions."""
+    while operation.parent is not None and operation.parent.name != "func.func":
+        operation = operation.parent.operation
+    return operation
+
+
+def stands_in(operation: ir.Operation, other: ir.Operation) -> bool:
+    """Whether an op stands directly in a region of another."""
+    return operation.parent is not None and bool(operation.parent.operation == other)
+
+
+def yielded(operation: ir.Operation) -> list[ir.Value]:
+    """The values with which the first region of an op ends, one for each of its results."""
+    (block,) = operation.regions[0].blocks
+    return list(list(block.operations)[-1].operation.operands)
+
+
 def retype(value: ir.Value, type_: TensorType) -> None:
     """Change the type of a value in place."""
     value.set_type(to_mlir_type(type_))
@@ -478,13 +499,23 @@ def move_before(operation: ir.Operation, other: ir.Operation) -> None:
     operation.move_before(other)
 
 
+def move_to_end(operation: ir.Operation, block: ir.Block) -> None:
+    """Move an op behind the last one of any block."""
+    block.append(operation)
+
+
+def add_block(operation: ir.Operation) -> ir.Block:
+    """A new empty block in the first region of an op."""
+    return operation.regions[0].blocks.append()
+
+
 def after(operation: ir.Operation) -> ir.InsertionPoint:
     """Insertion point behind an op; use as a context manager."""
     return ir.InsertionPoint.after(operation)
 
 
 def uses(value: ir.Value) -> list[tuple[ir.Operation, int]]:
-    """(op, operand number) of every use of a value."""
+    """(op, operand number) of every use of a value. An op's hash follows its operands and attributes: no keys."""
     return [(use.owner.operation, use.operand_number) for use in value.uses]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,6 +14,11 @@ MODES = ("f32", "f16", "bf16", "w8f16", "w8bf16", "w4f16", "w4bf16")
 """Accepted `--quantize` values beside `auto`."""
 
 PREFILL_MASKS = ("small", "full")
+
+SEARCHES = (1, 2, 3)
+"""Accepted `--opt` values: greedy, dynamic programming, exact on small chains."""
+
+_FORCED = re.compile(r"([a-z][a-z0-9_]*):(\d+)\.\.(\d+)")
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,9 @@ class CompileOptions:
     """Resolved options: no `auto`, no missing value. Make one with `resolve`.
 
     seq_length: S, rows of history. max_input_length: L, rows of one prefill. decode_chunks: cache lengths of the decode
-    variants, largest first, all below S. history: prefill_kv modules exist.
+    variants, largest first, all below S. history: prefill_kv modules exist. layer_group: ops are put into layer groups;
+    opt: how they are searched for (SEARCHES); force_group: groups wanted in any case, each `MODULE:a..b` with the first
+    and last index of its ops in the module's records.
     """
 
     chip_name: str
@@ -54,6 +62,14 @@ class CompileOptions:
     sample: bool = False
     batch: int = 1
     cores: int = 1
+    opt: int = 2
+    layer_group: bool = True
+    force_group: tuple[str, ...] = ()
+
+    def forced_groups(self, modules: Collection[str]) -> list[tuple[int, int]]:
+        """(first, last) op of each forced group of a module that goes by these names."""
+        found = [_forced_group(text) for text in self.force_group]
+        return [(first, last) for module, first, last in found if module in modules]
 
     @property
     def chip(self) -> Chip:
@@ -72,7 +88,8 @@ class CompileOptions:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> CompileOptions:
         """Inverse of `to_dict`."""
-        return cls(**{**values, "decode_chunks": tuple(values["decode_chunks"])})
+        lists = {name: tuple(values[name]) for name in ("decode_chunks", "force_group") if name in values}
+        return cls(**{**values, **lists})
 
 
 def resolve(
@@ -91,6 +108,9 @@ def resolve(
     sample: bool = False,
     batch: int = 1,
     cores: int = 1,
+    opt: int = 2,
+    layer_group: bool = True,
+    force_group: Sequence[str] = (),
 ) -> CompileOptions:
     """Fill in defaults for a model and check everything.
 
@@ -115,6 +135,12 @@ def resolve(
     if batch != 1:
         raise UserError(f"--batch {batch} is not supported yet; only --batch 1 is")
     _in_range("--cores", cores, 1, limits.cores, f"the cores of {chip_name}")
+    if opt not in SEARCHES:
+        raise UserError(f"--opt {opt} is unknown; accepted: {', '.join(map(str, SEARCHES))}")
+    if force_group and not layer_group:
+        raise UserError("--force-group needs layer groups; leave out --no-layer-group")
+    for text in force_group:
+        _forced_group(text)
     return CompileOptions(
         chip_name=chip_name,
         quantize=quantize,
@@ -128,7 +154,20 @@ def resolve(
         sample=sample,
         batch=batch,
         cores=cores,
+        opt=opt,
+        layer_group=layer_group,
+        force_group=tuple(force_group),
     )
+
+
+def _forced_group(text: str) -> tuple[str, int, int]:
+    """(module, first op, last op). Raises UserError for anything but MODULE:a..b with a below b."""
+    match = _FORCED.fullmatch(text)
+    if match is None or int(match[2]) >= int(match[3]):
+        raise UserError(
+            f"--force-group {text!r} is not a group; accepted: MODULE:a..b with a below b, such as block_0:12..15"
+        )
+    return match[1], int(match[2]), int(match[3])
 
 
 def _chunks(given: Sequence[int] | None, rows: int, length: int, history: bool) -> tuple[int, ...]:

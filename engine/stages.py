@@ -76,6 +76,11 @@ class ModuleSpec:
     variant: int = 0
     last: bool = False
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name by which people call it: one for each layer."""
+        return tuple(self.name_for(layer) for layer in self.layers) or (self.name,)
+
     def name_for(self, layer: int) -> str:
         """The module's name for one of its layers (`block_cache_7_1`)."""
         if self.kind is not Kind.BLOCK:
@@ -95,7 +100,10 @@ def kv_rows(options: CompileOptions) -> int:
 
 
 def plan(shape: ModelShape, options: CompileOptions) -> tuple[ModuleSpec, ...]:
-    """Every distinct module of a model, in the order in which a run first needs them."""
+    """Every distinct module of a model, in the order in which a run first needs them.
+
+    Raises UserError when a forced group names a module that the model does not have.
+    """
     half = options.mode.half
     rows, length = options.max_input_length, options.seq_length
     modules = [_embedding("embedding", Stage.PREFILL, rows, shape, half)]
@@ -106,6 +114,8 @@ def plan(shape: ModelShape, options: CompileOptions) -> tuple[ModuleSpec, ...]:
     for variant, cache in enumerate((length, *options.decode_chunks)):
         modules += _blocks(shape, options, Stage.DECODE, options.batch, cache, variant)
     modules += _heads(shape, options)
+    for forced in options.force_group:
+        find(modules, forced.partition(":")[0])
     return tuple(modules)
 
 

@@ -19,6 +19,7 @@ PASSES = {
     "weight-reorder": "weight_reorder:WeightReorder",
     "kv-inplace": "kv_inplace:KvInplace",
     "op-reorder": "op_reorder:OpReorder",
+    "layer-group": "layer_group:LayerGroup",
     "address-assign": "address_assign:AddressAssign",
     "codegen": "codegen:Codegen",
 }

@@ -28,9 +28,9 @@ LAST_WEIGHTS = ("@causal_mask",)
 class AddressAssign(Pass):
     """Gives every tensor a DDR address: weights in the coeff arena in program order (masks last, so that a layer's
     modules agree), inputs and outputs in the io arena behind the K and V regions that all of a layer's modules share,
-    everything else in the neuron arena, where an address is used again once its tensor is dead. New K and V rows
-    get the
-    slot right behind the history that the module reads. The result is proved before it leaves the pass."""
+    everything else in the neuron arena, where an address is used again once its tensor is dead. New K and V rows get
+    the slot right behind the history that the module reads. Of a layer group only the results get addresses: what stays
+    inside is in local memory. The result is proved before it leaves the pass."""
 
     name = "address-assign"
 
@@ -136,6 +136,9 @@ class AddressAssign(Pass):
                 address = values.address(value)
                 if address is not None:
                     mlir.retype(value, with_address(mlir.from_mlir_type(value.type), address))
+            if operation.name == "tpu.Group":
+                for stored, result in zip(mlir.yielded(operation), operation.results, strict=True):
+                    mlir.retype(stored, mlir.from_mlir_type(result.type))
             if operation.name == "top.Input":
                 mlir.retype(operation.operands[0], mlir.from_mlir_type(operation.results[0].type))
 
@@ -193,8 +196,8 @@ class _Values:
         return self._bytes[root]
 
     def position(self, operation: mlir.Operation) -> int:
-        """Index of an op in the program."""
-        return self._positions[operation]
+        """Index of an op in the program; what stands in a group runs where the group stands."""
+        return self._positions[mlir.top_level(operation)]
 
     def place(self, root: int, address: int) -> None:
         """Record the address of an owner."""

@@ -25,6 +25,9 @@ Outputs = tuple[np.ndarray, ...]
 Regions = Mapping[str, np.ndarray]
 """KV memory by the name of the output that is appended to it: `k_cache` and `v_cache`, each [1, rows, kv_heads, d]."""
 
+_MOVES = ("tpu.Load", "tpu.Store")
+"""Ops of a layer group that bring the same tensor from one memory to the other."""
+
 APPENDED = {"history_k": "k_cache", "history_v": "v_cache"}
 """Module input -> the output whose rows are appended behind it."""
 
@@ -78,7 +81,9 @@ class PreparedWeights:
     ) -> dict[int, np.ndarray]:
         """What `Op.prepare` makes of the op's weights, by operand number."""
         names = tuple((number, reference.key(layer)) for number, reference in references.items())
-        key = (op.name, repr(sorted(op.attributes.items())), op.operand_types[0].dtype, names)
+        # where an op runs in local memory changes nothing in its weights
+        attributes = sorted((name, value) for name, value in op.attributes.items() if name != "ginfo")
+        key = (op.name, repr(attributes), op.operand_types[0].dtype, names)
         if key not in self._prepared:
             constants = self._load(references, layer)
             self._prepared[key] = REGISTRY[op.name].prepare(op, constants)
@@ -241,6 +246,8 @@ class _PlanBuilder:
                 self._return(op)
             elif op.kind == "Yield" and op.parent is not None:
                 self._alias(snapshot.ops[op.parent].results, op.operands)
+            elif op.name in _MOVES:
+                self._alias(op.results, op.operands)
             elif index not in parents:
                 steps.append(self._step(op))
         self.steps = self._with_deaths(steps, {self.slots[name] for name in kept if name in self.slots})
@@ -252,7 +259,8 @@ class _PlanBuilder:
 
     def _alias(self, values: Sequence[str], sources: Sequence[str]) -> None:
         for value, source in zip(values, sources, strict=True):
-            self.slots[value] = self.slots[source]
+            known = self._references if source in self._references else self.slots
+            known[value] = known[source]  # type: ignore[index, assignment]
 
     def _return(self, op: OpRecord) -> None:
         self.outputs = [self.slots[operand] for operand in op.operands]

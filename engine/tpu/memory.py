@@ -161,10 +161,11 @@ class TensorPlace:
 
 
 def tensor_places(ops: Sequence[OpRecord], layout: ArenaLayout) -> tuple[TensorPlace, ...]:
-    """Every tensor with an address, in program order; tensors that share an address and size are listed once, with
-    the
-    joint lifetime. Weights and inputs live through the whole module."""
-    last_use = {name: index for index, op in enumerate(ops) for name in op.operands}
+    """Every tensor with an address, in program order; tensors that share an address and size are listed once, with the
+    joint lifetime. Weights and inputs live through the whole module; what a layer group reads or stores lives while any
+    op of the group runs."""
+    ends = _ends(ops)
+    last_use = {name: ends[index] for index, op in enumerate(ops) for name in op.operands}
     end = len(ops) - 1
     found: dict[tuple[int, int, str], TensorPlace] = {}
     for index, op in enumerate(ops):
@@ -175,8 +176,7 @@ def tensor_places(ops: Sequence[OpRecord], layout: ArenaLayout) -> tuple[TensorP
                 continue
             arena, _ = layout.find(type_.address)
             whole = op.name in ("top.Weight", "top.Input")
-            first, last = (0, end) if whole else (index, last_use.get(value, index))
-            name = op.location
+            first, last = (0, end) if whole else (index, max(ends[index], last_use.get(value, index)))
             if arena is Arena.IO and last == end:
                 first = 0
             alias = op.kind in ("Reshape",) or (op.kind == "Concat" and op.attributes.get("only_merge"))
@@ -186,8 +186,17 @@ def tensor_places(ops: Sequence[OpRecord], layout: ArenaLayout) -> tuple[TensorP
                     found[source] = _extend(found[source], last)
                     continue
             key = (type_.address, index, value)
-            found[key] = TensorPlace(arena, name, type_.address, type_.nbytes, first, last, value)
+            found[key] = TensorPlace(arena, op.location, type_.address, type_.nbytes, first, last, value)
     return tuple(found.values())
+
+
+def _ends(ops: Sequence[OpRecord]) -> list[int]:
+    """For each op the last op of its group; outside of groups itself."""
+    ends = list(range(len(ops)))
+    for index, op in enumerate(ops):
+        if op.parent is not None:
+            ends[op.parent] = max(ends[op.parent], index)
+    return [end if op.parent is None else ends[op.parent] for end, op in zip(ends, ops, strict=True)]
 
 
 def _aliased(found: Mapping[tuple[int, int, str], TensorPlace], address: int) -> tuple[int, int, str] | None:
@@ -206,10 +215,9 @@ def check_addresses(
 ) -> list[str]:
     """Every way in which a module's addresses break the contract, as sentences; empty when all is well.
 
-    Checked: tensors lie inside their arena and start on the alignment (appended KV rows excepted); no two live
-    tensors
-    overlap; arenas do not overlap; K and V regions lie where every module of the layer expects them, new rows at
-    slot C.
+    Checked: tensors lie inside their arena and start on the alignment (appended KV rows excepted); no two live tensors
+    overlap; arenas do not overlap; K and V regions lie where every module of the layer expects them, new rows at slot C;
+    a group's stores write its results.
     """
     problems: list[str] = []
     layout = ArenaLayout.of(attributes)
@@ -235,6 +243,24 @@ def check_addresses(
         problems.append(str(error))
     if region is not None:
         problems += _check_kv(ops, layout, region, spec)
+    return problems + _check_groups(ops)
+
+
+def _check_groups(ops: Sequence[OpRecord]) -> list[str]:
+    """Groups whose values have addresses where they should not, or others than the group's results."""
+    problems = []
+    for op in ops:
+        if op.parent is None:
+            continue
+        group = ops[op.parent]
+        if op.name == "tpu.Yield":
+            for stored, result, name in zip(op.operand_types, group.result_types, group.results, strict=True):
+                if stored.address != result.address:
+                    problems.append(f"{name} is stored at {stored.address} but read at {result.address}")
+        elif op.name != "tpu.Store" and any(type_.address is not None for type_ in op.result_types):
+            problems.append(
+                f"{op.location} stays in local memory but has the address {op.result_types[0].address}"
+            )
     return problems
 
 

@@ -59,3 +59,25 @@ def test_options_survive_storage() -> None:
 )
 def test_a_mode_is_taken_apart(name: str, half: str, bits: int) -> None:
     assert QuantizeMode.of(name) == QuantizeMode(name, half, bits)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"opt": 4}, "--opt 4 is unknown; accepted: 1, 2, 3"),
+        ({"force_group": ["block_0"]}, "'block_0' is not a group; accepted: MODULE:a..b"),
+        ({"force_group": ["block_0:5..5"]}, "with a below b"),
+        ({"force_group": ["block_0:5..6"], "layer_group": False}, "--force-group needs layer groups"),
+    ],
+)
+def test_layer_group_options_are_checked(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        resolve(max_positions=128, stored_dtype="bf16", **given)
+    assert message in str(error.value)
+
+
+def test_forced_groups_are_found_by_any_name_of_their_module() -> None:
+    options = resolve(max_positions=128, stored_dtype="bf16", force_group=["block_1:5..9", "lm_head:1..2"])
+    assert options.forced_groups(["block_0", "block_1"]) == [(5, 9)]
+    assert options.forced_groups(["embedding"]) == []
+    assert type(options).from_dict(options.to_dict()) == options

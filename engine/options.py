@@ -88,8 +88,8 @@ class CompileOptions:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> CompileOptions:
         """Inverse of `to_dict`."""
-        lists = {name: tuple(values[name]) for name in ("decode_chunks", "force_group") if name in values}
-        return cls(**{**values, **lists})
+        chunks, forced = values["decode_chunks"], values.get("force_group", ())
+        return cls(**{**values, "decode_chunks": tuple(chunks), "force_group": tuple(forced)})
 
 
 def resolve(

@@ -22,6 +22,9 @@ from engine.tpu.isa import Engine
 CODEGEN = "codegen"
 """The pass whose report is the module's program."""
 
+_OF_MANY = ("tpu.Group", "tpu.Yield")
+"""Ops that come from everything in their region, which is found by itself."""
+
 
 @dataclass(frozen=True)
 class SourceTensor:
@@ -99,7 +102,7 @@ def _placed(ops: Iterable[OpRecord], keys: set[str], *, any_origin: bool) -> tup
     return tuple(
         (index, op)
         for index, op in enumerate(ops)
-        if keys.intersection(op.origins if any_origin else op.origins[:1])
+        if op.name not in _OF_MANY and keys.intersection(op.origins if any_origin else op.origins[:1])
     )
 
 

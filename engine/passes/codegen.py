@@ -22,8 +22,8 @@ from engine.tpu.memory import ArenaLayout
 @dataclass(frozen=True)
 class Codegen(Pass):
     """Emits each op's instructions for the two engines, TIU (compute) and GDMA (data movement), with the local-memory
-    addresses, strides and waits that a machine needs to run them. A layer group emits its time steps, slice by slice, with
-    all waiting for all between two of them. Ops that run on the host emit none."""
+    addresses, strides and waits that a machine needs to run them. A layer group emits its time steps slice by slice;
+    between two of them everything waits. Ops that run on the host emit none."""
 
     name = "codegen"
 

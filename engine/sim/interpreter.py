@@ -259,8 +259,10 @@ class _PlanBuilder:
 
     def _alias(self, values: Sequence[str], sources: Sequence[str]) -> None:
         for value, source in zip(values, sources, strict=True):
-            known = self._references if source in self._references else self.slots
-            known[value] = known[source]  # type: ignore[index, assignment]
+            if source in self._references:
+                self._references[value] = self._references[source]
+            else:
+                self.slots[value] = self.slots[source]
 
     def _return(self, op: OpRecord) -> None:
         self.outputs = [self.slots[operand] for operand in op.operands]

@@ -216,8 +216,8 @@ def check_addresses(
     """Every way in which a module's addresses break the contract, as sentences; empty when all is well.
 
     Checked: tensors lie inside their arena and start on the alignment (appended KV rows excepted); no two live tensors
-    overlap; arenas do not overlap; K and V regions lie where every module of the layer expects them, new rows at slot C;
-    a group's stores write its results.
+    overlap; arenas do not overlap; K and V regions lie where every module of the layer expects them, new rows at slot
+    C; a group's stores write its results.
     """
     problems: list[str] = []
     layout = ArenaLayout.of(attributes)

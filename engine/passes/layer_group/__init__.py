@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class LayerGroup(Pass):
     """Puts consecutive ops into groups that keep their tensors in local memory, so that what one makes and the next
     reads never goes to DDR. A group runs slice by slice, loads and stores beside its computations, with an address in
-    local memory and a time step for everything. `--no-layer-group` leaves all ops global; `--opt` chooses the search."""
+    local memory and a time step for everything. `--no-layer-group` leaves all ops global; `--opt` sets the search."""
 
     name = "layer-group"
 

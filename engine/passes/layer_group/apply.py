@@ -120,15 +120,14 @@ class _Builder:
         return mlir.from_mlir_type(self.values[name].type)
 
     def _transfer(self, item: Item) -> mlir.Operation:
-        source = self.values[item.value]
-        maker = mlir.defining(source)
-        assert maker is not None  # module inputs are top.Input ops
+        """A load, which counts as a part of the op that reads it first, or a store, a part of the op that made it."""
         attributes: dict[str, object] = {"ginfo": ginfo_of(item, self.plan).attribute()}
         if item.kind is ItemKind.LOAD:
             attributes["held"] = item.held
             attributes["lmem_type"] = WEIGHT if self._is_weight(item.value) else ACTIVATION
         name = "tpu.Load" if item.kind is ItemKind.LOAD else "tpu.Store"
-        location = mlir.derived_location(PASS, maker.location)
+        location = mlir.derived_location(PASS, self.operations[item.record].location)
+        source = self.values[item.value]
         return mlir.build(name, [source], [self._type(item.value)], attributes, location=location)
 
     def _move_in(self, item: Item, block: mlir.Block) -> None:

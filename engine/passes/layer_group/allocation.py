@@ -6,6 +6,7 @@ the two engines touch in one time step, get banks of their own where there is ro
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,74 +59,71 @@ def allocate(requests: Sequence[Request], rows: int, chip: Chip) -> tuple[int, .
     most = peak(requests, rows)
     if most > chip.lmem_bytes:
         return Failure(most, "memory")
-    places: list[int | None] = [None] * len(requests)
-    spaces = [_Space(request, chip) for request in requests]
-    unplaced = list(range(len(requests)))
+    spaces = [_Space(number, request, requests, chip) for number, request in enumerate(requests)]
+    addresses = [0] * len(requests)
+    unplaced = spaces
     while unplaced:
-        order = _order(requests, unplaced)
-        chosen = min(order, key=lambda i: spaces[i].lowest)
-        address = spaces[chosen].lowest
-        if address + requests[chosen].nbytes > chip.lmem_bytes:
-            return Failure(address + requests[chosen].nbytes, "fragmentation")
-        places[chosen] = address
-        unplaced.remove(chosen)
-        for other in unplaced:
-            spaces[other].take(requests[chosen], address)
-    return tuple(place for place in places if place is not None)
-
-
-def _order(requests: Sequence[Request], unplaced: Sequence[int]) -> list[int]:
-    """Unplaced buffers in the order in which they choose: contested ones first, then the largest area, then age."""
-
-    def rank(i: int) -> tuple[bool, int, int, int]:
-        contested = any(_contest(requests[i], requests[j]) for j in unplaced if j != i)
-        return (not contested, -requests[i].area, requests[i].first, i)
-
-    return sorted(unplaced, key=rank)
-
-
-def _contest(a: Request, b: Request) -> bool:
-    """Whether two tensors are touched in one time step, not by the DMA alone. Scratch never counts."""
-    if BufferKind.SCRATCH in (a.kind, b.kind):
-        return False
-    return bool(a.computed & (b.computed | b.moved) or a.moved & b.computed)
+        chosen = min(unplaced, key=_Space.rank)
+        address, end = chosen.lowest, chosen.lowest + chosen.request.nbytes
+        if end > chip.lmem_bytes:
+            return Failure(end, "fragmentation")
+        addresses[chosen.number] = address
+        unplaced = [space for space in unplaced if space is not chosen]
+        for space in unplaced:
+            space.take(chosen, address, end)
+    return tuple(addresses)
 
 
 def share_a_bank_badly(a: Request, b: Request) -> bool:
     """Whether two buffers in one bank would hold up the engines: operands of one op, or touched by both at once."""
-    return bool(a.ops & b.ops or a.computed & b.moved or a.moved & b.computed)
+    return bool(a.computed & b.moved or a.moved & b.computed or a.ops & b.ops)
+
+
+def _contest(a: Request, b: Request) -> bool:
+    """Whether two tensors are touched in one time step, not by the DMA alone. Scratch never counts."""
+    return bool(a.computed & (b.computed | b.moved) or a.moved & b.computed)
 
 
 class _Space:
-    """Where one buffer may still lie."""
+    """Where one buffer may still lie, and which others it contends with."""
 
-    def __init__(self, request: Request, chip: Chip) -> None:
-        self.request, self.chip = request, chip
+    def __init__(self, number: int, request: Request, requests: Sequence[Request], chip: Chip) -> None:
+        self.number, self.request, self.chip = number, request, chip
         self.taken: list[tuple[int, int]] = []
         self.avoided: list[tuple[int, int]] = []
         self.lowest = 0
+        self.rivals = {
+            other
+            for other, it in enumerate(requests)
+            if other != number and BufferKind.SCRATCH not in (it.kind, request.kind) and _contest(it, request)
+        }
+        self.order = (-request.area, request.first, number)
 
-    def take(self, other: Request, address: int) -> None:
+    def rank(self) -> tuple[int, bool, int, int, int]:
+        """Who chooses first: who can lie lowest, then who has rivals left, then the largest area, then the oldest."""
+        return (self.lowest, not self.rivals, *self.order)
+
+    def take(self, other: _Space, address: int, end: int) -> None:
         """Another buffer was placed."""
-        if not self.request.rows & other.rows:
+        self.rivals.discard(other.number)
+        if not self.request.rows & other.request.rows:
             return
-        end = address + other.nbytes
-        self.taken.append((address, end))
-        if share_a_bank_badly(self.request, other):
+        insort(self.taken, (address, end))
+        if share_a_bank_badly(self.request, other.request):
             bank = self.chip.bank_bytes
-            self.avoided.append((address // bank * bank, align_up(end, bank)))
-        self._find()
-
-    def _find(self) -> None:
-        self.lowest = self._fit([*self.taken, *self.avoided])
+            insort(self.avoided, (address // bank * bank, align_up(end, bank)))
+        else:
+            insort(self.avoided, (address, end))
+        self.lowest = self._fit(self.avoided)
         if self.lowest + self.request.nbytes > self.chip.lmem_bytes:
             self.lowest = self._fit(self.taken)
 
-    def _fit(self, blocked: list[tuple[int, int]]) -> int:
+    def _fit(self, blocked: Sequence[tuple[int, int]]) -> int:
         """The lowest address at which the buffer meets none of these ranges."""
-        step, at = self.chip.eu_bytes, 0
-        for start, end in sorted(blocked):
-            if at + self.request.nbytes <= start:
+        step, size, at = self.chip.eu_bytes, self.request.nbytes, 0
+        for start, end in blocked:
+            if at + size <= start:
                 break
-            at = max(at, align_up(end, step))
+            if end > at:
+                at = align_up(end, step)
         return at

@@ -6,7 +6,7 @@ Reshapes inside a chain move nothing: their result is the operand's local memory
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from engine.passes.layer_group.layout import Role, group_type, lane_bytes, read_as, read_weight
@@ -26,6 +26,9 @@ ROLES: Mapping[str, tuple[Role, ...]] = {
     "MatMul": (Role.ROWS, Role.MATRIX, Role.VECTOR),
 }
 """Kinds of ops that can run in local memory, with the role of each operand."""
+
+IN_PLACE_KINDS = frozenset({"Add", "Mul"})
+"""Kinds whose result may replace an operand; that costs twice the cycles (R12)."""
 
 
 def why_global(record: OpRecord, weights: frozenset[str]) -> str:
@@ -144,6 +147,7 @@ class GroupOps:
     """Consecutive ops of a chain as one group: what they read and write outside of it.
 
     inputs: values loaded, in the order in which ops first read them. outputs: values stored, in program order.
+    in_place: results that take the memory of an operand, with that operand.
     """
 
     type: GroupType
@@ -151,6 +155,7 @@ class GroupOps:
     tensors: Mapping[str, Tensor]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    in_place: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def records(self) -> tuple[int, ...]:
@@ -159,11 +164,13 @@ class GroupOps:
 
     @cached_property
     def roots(self) -> dict[str, str]:
-        """Each value's memory: the value of which it is a reshape, else itself."""
+        """Each value's memory: the value of which it is a reshape, or that it replaces, else itself."""
         found = {value: value for value in self.tensors}
         for op in self.ops:
             if not op.moves:
                 found[op.result] = found[op.operands[0]]
+            elif op.result in self.in_place:
+                found[op.result] = found[self.in_place[op.result]]
         return found
 
 
@@ -191,6 +198,27 @@ def group_of(program: Program, indices: Sequence[int]) -> GroupOps:
         outputs += [result] if program.last_use.get(result, -1) > indices[-1] else []
         ops.append(LocalOp(index, record, tuple(operands), result))
     return GroupOps(type_, tuple(ops), tensors, tuple(inputs), tuple(outputs))
+
+
+def reuse_operands(group: GroupOps) -> GroupOps | None:
+    """The group with sums and products that replace an operand read for the last time; None if there is none.
+
+    A result that leaves the group keeps a place of its own: it is still being stored when the operand comes again.
+    """
+    last_use = {value: position for position, op in enumerate(group.ops) for value in op.operands}
+    reshaped = {op.operands[0] for op in group.ops if not op.moves} | {
+        op.result for op in group.ops if not op.moves
+    }
+    found = {}
+    for position, op in enumerate(group.ops):
+        if op.kind not in IN_PLACE_KINDS or op.result in group.outputs:
+            continue
+        for value in op.operands:
+            free = last_use[value] == position and value not in group.outputs and value not in reshaped
+            if free and group.tensors[value].shape == group.tensors[op.result].shape:
+                found[op.result] = value
+                break
+    return replace(group, in_place=found) if found else None
 
 
 def _tensor(value: str, type_: TensorType, role: Role, group: GroupType, lanes: int) -> Tensor:

@@ -12,10 +12,10 @@ from typing import Any
 
 import engine.tpu.ops  # noqa: F401  (fills the registry)
 from engine.op import REGISTRY, TpuOp
-from engine.passes.layer_group.chains import LocalOp, Tensor
+from engine.passes.layer_group.chains import GroupOps, LocalOp, Tensor
 from engine.passes.layer_group.plan import ItemKind, Secs
 from engine.passes.layer_group.slicing import Sliced, number_of
-from engine.passes.layer_group.time_steps import COMPUTE_STAGE, STAGES, Table
+from engine.passes.layer_group.time_steps import COMPUTE_STAGE, STAGES, Table, Transfer
 from engine.snapshot import OpRecord
 from engine.tpu.chip import Chip
 from engine.tpu.cost import cycles
@@ -34,13 +34,15 @@ class Prices:
     chip: Chip
     _known: dict[Any, int] = field(default_factory=dict)
 
-    def compute(self, op: LocalOp, tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape4]) -> int:
+    def compute(self, op: LocalOp, group: GroupOps, shapes: Mapping[str, Shape4]) -> int:
         """Cycles of an op on slices of these shapes in local memory."""
         if not op.moves:
             return 0
-        key = ("compute", *_key(op, shapes))
+        replaced = group.in_place.get(op.result)
+        number = -1 if replaced is None else op.operands.index(replaced)
+        key = ("compute", number, *_key(op, shapes))
         if key not in self._known:
-            self._known[key] = self._price_compute(op, tensors, shapes)
+            self._known[key] = self._price_compute(op, group.tensors, shapes, number)
         return self._known[key]
 
     def scratch(self, op: LocalOp, tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape4]) -> int:
@@ -71,9 +73,14 @@ class Prices:
             self._known[key] = self._price_globally(record)
         return self._known[key]
 
-    def _price_compute(self, op: LocalOp, tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape4]) -> int:
+    def _price_compute(
+        self, op: LocalOp, tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape4], replaced: int
+    ) -> int:
+        """replaced: number of the operand whose place the result takes, or -1."""
         emit = Emitter(self.chip, {})
         sources, result, end = self._locals(op, tensors, shapes)
+        if replaced >= 0:
+            result = sources[replaced]
         _local_class(op.record).local(op.record, emit, sources, [result], end)
         return int(cycles(emit.program(), self.chip).sum())
 
@@ -145,66 +152,81 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class StepCycles:
-    """Cycles of one slice: of each op, and of each transfer, in the order of the table."""
+class SliceCycles:
+    """Cycles of one slice: of each op by position, and of each load and store by value."""
 
     computing: tuple[int, ...]
-    moving: tuple[int, ...]
+    loading: Mapping[str, int]
+    storing: Mapping[str, int]
+
+    def moving(self, transfers: Sequence[Transfer]) -> list[int]:
+        """Cycles of these transfers."""
+        return [(self.loading if t.is_load else self.storing)[t.value] for t in transfers]
 
 
-def step_cycles(table: Table, shapes: Mapping[str, Shape4], prices: Prices) -> StepCycles:
-    """Costs of a slice with these shapes."""
-    tensors = table.group.tensors
-    return StepCycles(
-        tuple(prices.compute(op, tensors, shapes) for op in table.group.ops),
-        tuple(prices.transfer(tensors[t.value], shapes[t.value], t.kind) for t in table.transfers),
-    )
+@dataclass(frozen=True)
+class Profile:
+    """What the slices of a group cost, whatever its time steps are.
 
-
-def group_cycles(table: Table, secs: Secs, slices: Mapping[str, Sliced], prices: Prices) -> int:
-    """R4: over pipeline steps and time steps, the slower of the two engines.
-
-    At pipeline step p an item of stage s works on slice p - s; what is held is loaded for slice 0 only.
+    slices: one for each shape of slice; the first is the first (and largest) slice and no other. steps: how often each
+    combination of slices occurs in the pipeline: (loaded, computed, stored), None for no slice.
     """
-    numbers = [number_of(secs, index) for index in range(secs.slices)]
-    kinds: dict[tuple[Any, ...], int] = {}
-    kind_of = [
-        kinds.setdefault((index == 0, *_lengths(slices, number)), len(kinds))
-        for index, number in enumerate(numbers)
-    ]
-    first_of = {kind: index for index, kind in reversed(list(enumerate(kind_of)))}
-    costs = {
-        kind: step_cycles(table, {v: s.shape(numbers[at]) for v, s in slices.items()}, prices)
-        for kind, at in first_of.items()
-    }
-    none = -1
-    padded = [none] * (STAGES - 1) + kind_of + [none] * (STAGES - 1)
-    steps = Counter(
-        tuple(padded[p + STAGES - 1 - stage] for stage in range(STAGES))
-        for p in range(secs.slices + STAGES - 1)
+
+    slices: tuple[SliceCycles, ...]
+    steps: Mapping[tuple[int | None, ...], int]
+
+    @classmethod
+    def of(cls, group: GroupOps, secs: Secs, slices: Mapping[str, Sliced], prices: Prices) -> Profile:
+        """Price every shape of slice."""
+        kinds: dict[tuple[object, ...], int] = {}
+        order = []
+        costs = []
+        for index in range(secs.slices):
+            number = number_of(secs, index)
+            shapes = {value: sliced.shape(number) for value, sliced in slices.items()}
+            key = (index == 0, *shapes.values())
+            if key not in kinds:
+                kinds[key] = len(kinds)
+                costs.append(_slice_cycles(group, shapes, prices))
+            order.append(kinds[key])
+        around: list[int | None] = [None] * (STAGES - 1)
+        padded = [*around, *order, *around]
+        steps = Counter(
+            tuple(padded[p + STAGES - 1 - stage] for stage in range(STAGES))
+            for p in range(secs.slices + STAGES - 1)
+        )
+        return cls(tuple(costs), steps)
+
+    @property
+    def largest(self) -> SliceCycles:
+        """Of the largest slice."""
+        return self.slices[0]
+
+    def cycles(self, table: Table) -> int:
+        """R4: over pipeline steps and time steps, the slower of the two engines.
+
+        At pipeline step p an item of stage s works on slice p - s; what is held is loaded for slice 0 only.
+        """
+        computing = [[sum(s.computing[op] for op in ops) for ops in table.computes] for s in self.slices]
+        moving = [[[0] * table.rows for _ in range(STAGES)] for _ in self.slices]
+        for kind, costs in enumerate(self.slices):
+            for transfer, cost in zip(table.transfers, costs.moving(table.transfers), strict=True):
+                if not transfer.held or kind == 0:
+                    moving[kind][transfer.stage][transfer.row] += cost
+        total = 0
+        for active, times in self.steps.items():
+            moved = [moving[kind][stage] for stage, kind in enumerate(active) if kind is not None]
+            middle = active[COMPUTE_STAGE]
+            computed = [0] * table.rows if middle is None else computing[middle]
+            together = [sum(row) for row in zip(*moved, strict=True)]
+            total += times * sum(map(max, computed, together))
+        return total
+
+
+def _slice_cycles(group: GroupOps, shapes: Mapping[str, Shape4], prices: Prices) -> SliceCycles:
+    tensors = group.tensors
+    return SliceCycles(
+        tuple(prices.compute(op, group, shapes) for op in group.ops),
+        {v: prices.transfer(tensors[v], shapes[v], ItemKind.LOAD) for v in group.inputs},
+        {v: prices.transfer(tensors[v], shapes[v], ItemKind.STORE) for v in group.outputs},
     )
-    return sum(times * _pipeline_step(table, active, costs, kind_of[0]) for active, times in steps.items())
-
-
-def _lengths(slices: Mapping[str, Sliced], number: Secs) -> tuple[int, ...]:
-    """What tells slices of different shapes apart."""
-    found: dict[Shape4, None] = {}
-    for sliced in slices.values():
-        if not sliced.is_whole:
-            found[sliced.shape(number)] = None
-    return tuple(length for shape in found for length in shape)
-
-
-def _pipeline_step(table: Table, active: Sequence[int], costs: Mapping[int, StepCycles], first: int) -> int:
-    """Cycles of one pipeline step. active: kind of slice on which each stage works, -1 for none."""
-    moving = [0] * table.rows
-    for number, transfer in enumerate(table.transfers):
-        kind = active[transfer.stage]
-        if kind >= 0 and (not transfer.held or kind == first):
-            moving[transfer.row] += costs[kind].moving[number]
-    kind = active[COMPUTE_STAGE]
-    total = 0
-    for row, ops in enumerate(table.computes):
-        computing = sum(costs[kind].computing[op] for op in ops) if kind >= 0 else 0
-        total += max(computing, moving[row])
-    return total

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from engine.passes.layer_group.allocation import Failure, Request, allocate
 from engine.passes.layer_group.chains import GroupOps
-from engine.passes.layer_group.cost import Prices, group_cycles, step_cycles
+from engine.passes.layer_group.cost import Prices, Profile
 from engine.passes.layer_group.layout import Role
 from engine.passes.layer_group.plan import (
     BufferKind,
@@ -19,7 +19,16 @@ from engine.passes.layer_group.plan import (
     TimeStep,
 )
 from engine.passes.layer_group.slicing import Sliced, infer
-from engine.passes.layer_group.time_steps import COMPUTE_STAGE, STAGES, Table, assign, balance, lives
+from engine.passes.layer_group.time_steps import (
+    COMPUTE_STAGE,
+    STAGES,
+    ScheduleError,
+    Table,
+    assign,
+    balance,
+    best_move,
+    lives,
+)
 from engine.tpu.chip import Chip
 from engine.tpu.emit import align_up
 from engine.tpu.isa import Shape4
@@ -33,13 +42,9 @@ class Draft:
     secs: Secs
     slices: Mapping[str, Sliced]
     shapes: Mapping[str, Shape4]
+    profile: Profile
     table: Table
     requests: tuple[Request, ...]
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes per lane that stay for all slices."""
-        return sum(request.nbytes for request in self.requests if request.held)
 
 
 @dataclass(frozen=True)
@@ -50,22 +55,22 @@ class Placed:
     addresses: tuple[int, ...]
     cycles: int
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes per lane up to the highest address."""
+        return max(a + r.nbytes for a, r in zip(self.addresses, self.draft.requests, strict=True))
+
 
 def draft(group: GroupOps, secs: Secs, prices: Prices) -> Draft:
     """Slices, time steps and buffers of a group. Raises SliceError or ScheduleError."""
     slices = infer(group, secs, prices.chip)
     held = frozenset(v for v in group.inputs if secs.slices > 1 and slices[v].is_whole)
-    table = assign(group, held)
     shapes = {value: sliced.largest for value, sliced in slices.items()}
-    cycles = step_cycles(table, shapes, prices)
-    return with_table(
-        Draft(group, secs, slices, shapes, table, ()), balance(table, cycles.computing, cycles.moving), prices
-    )
-
-
-def with_table(old: Draft, table: Table, prices: Prices) -> Draft:
-    """The same with other time steps."""
-    return replace(old, table=table, requests=_requests(table, old.shapes, prices))
+    profile = Profile.of(group, secs, slices, prices)
+    nearest = assign(group, held)
+    costs = profile.largest
+    table = balance(nearest, costs.computing, costs.moving(nearest.transfers))
+    return Draft(group, secs, slices, shapes, profile, table, _requests(table, shapes, prices))
 
 
 def place(found: Draft, prices: Prices) -> Placed | Failure:
@@ -73,7 +78,49 @@ def place(found: Draft, prices: Prices) -> Placed | Failure:
     addresses = allocate(found.requests, found.table.rows, prices.chip)
     if isinstance(addresses, Failure):
         return addresses
-    return Placed(found, addresses, group_cycles(found.table, found.secs, found.slices, prices))
+    return Placed(found, addresses, found.profile.cycles(found.table))
+
+
+def improve(placed: Placed, prices: Prices) -> Placed:
+    """The same slices with cheaper time steps: transfers moved, then neighbouring rows merged, where that fits."""
+    while True:
+        cheaper = _improved(placed, _moves(placed.draft), prices) or _improved(
+            placed, _merges(placed.draft), prices
+        )
+        if cheaper is None:
+            return placed
+        placed = cheaper
+
+
+def _improved(placed: Placed, tables: Iterator[Table], prices: Prices) -> Placed | None:
+    """The first of these tables that costs less and fits."""
+    old = placed.draft
+    for table in tables:
+        if old.profile.cycles(table) >= placed.cycles:
+            continue
+        try:
+            requests = _requests(table, old.shapes, prices)
+        except ScheduleError:
+            continue
+        found = place(replace(old, table=table, requests=requests), prices)
+        if isinstance(found, Placed):
+            return found
+    return None
+
+
+def _moves(found: Draft) -> Iterator[Table]:
+    table, costs = found.table, found.profile.largest
+    for row in range(table.rows):
+        move = best_move(table, costs.computing, costs.moving(table.transfers), row)
+        if move is not None:
+            yield table.moved(*move)
+
+
+def _merges(found: Draft) -> Iterator[Table]:
+    for row in range(found.table.rows - 1):
+        merged = found.table.merged(row)
+        if merged is not None:
+            yield merged
 
 
 def _requests(table: Table, shapes: Mapping[str, Shape4], prices: Prices) -> tuple[Request, ...]:
@@ -113,7 +160,8 @@ def plan_of(placed: Placed, prices: Prices) -> GroupPlan:
     """The group as the pass reports it. Ids count the items in the order of time steps and program."""
     found, table = placed.draft, placed.draft.table
     items = _items(placed, prices.chip)
-    cycles = step_cycles(table, found.shapes, prices)
+    costs = found.profile.largest
+    moving = costs.moving(table.transfers)
     number = {(item.kind, item.value): item.id for item in items}
     steps = []
     for row, ops in enumerate(table.computes):
@@ -122,8 +170,8 @@ def plan_of(placed: Placed, prices: Prices) -> GroupPlan:
             TimeStep(
                 tuple(number[ItemKind.COMPUTE, found.group.ops[op].result] for op in ops),
                 tuple(sorted(number[table.transfers[n].kind, table.transfers[n].value] for n in moves)),
-                sum(cycles.computing[op] for op in ops),
-                sum(cycles.moving[n] for n in moves),
+                sum(costs.computing[op] for op in ops),
+                sum(moving[n] for n in moves),
             )
         )
     buffers = _buffers(placed, number)
@@ -136,7 +184,7 @@ def plan_of(placed: Placed, prices: Prices) -> GroupPlan:
         tuple(steps),
         buffers,
         placed.cycles,
-        max(buffer.address + buffer.nbytes for buffer in buffers),
+        placed.used_bytes,
     )
 
 

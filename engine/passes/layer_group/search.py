@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from engine.passes.layer_group.chains import GroupOps, Program, group_of
+from engine.passes.layer_group.allocation import Failure
+from engine.passes.layer_group.chains import GroupOps, Program, group_of, reuse_operands
 from engine.passes.layer_group.cost import Prices, prices_of
 from engine.passes.layer_group.layout import Role
-from engine.passes.layer_group.placing import Placed, draft, place, plan_of
+from engine.passes.layer_group.placing import Placed, draft, improve, place, plan_of
 from engine.passes.layer_group.plan import Attempt, GroupPlan, LayerGroupReport, Secs
 from engine.passes.layer_group.slicing import SliceError, limits
 from engine.passes.layer_group.time_steps import ScheduleError
@@ -39,21 +40,29 @@ def try_group(program: Program, indices: Sequence[int], prices: Prices) -> Trial
     attempts: list[Attempt] = []
     for secs in _ladder(group, limits(group, chip), _least_slices(group, prices))[:MAX_TRIES]:
         try:
-            found = draft(group, secs, prices)
+            placed = _place_somehow(group, secs, prices)
         except (SliceError, ScheduleError) as error:
             attempts.append(Attempt(secs, f"time step: {error}", 0, chip.lmem_bytes, None))
             return Trial(group, None, tuple(attempts), str(error))
-        placed = place(found, prices)
         if isinstance(placed, Placed):
-            attempts.append(Attempt(secs, "", peak_of(placed), chip.lmem_bytes, placed.cycles))
+            placed = improve(placed, prices)
+            attempts.append(Attempt(secs, "", placed.used_bytes, chip.lmem_bytes, placed.cycles))
             return Trial(group, placed, tuple(attempts))
         attempts.append(Attempt(secs, placed.reason, placed.needed, chip.lmem_bytes, None))
     return Trial(group, None, tuple(attempts), "it does not fit local memory in any slicing tried")
 
 
-def peak_of(placed: Placed) -> int:
-    """Highest byte per lane that a group uses."""
-    return max(a + r.nbytes for a, r in zip(placed.addresses, placed.draft.requests, strict=True))
+def _place_somehow(group: GroupOps, secs: Secs, prices: Prices) -> Placed | Failure:
+    """Addresses for the group; results replace operands only where there is no room otherwise."""
+    placed = place(draft(group, secs, prices), prices)
+    reusing = reuse_operands(group)
+    if isinstance(placed, Placed) or reusing is None:
+        return placed
+    try:
+        again = place(draft(reusing, secs, prices), prices)
+    except ScheduleError:
+        return placed
+    return again if isinstance(again, Placed) else placed
 
 
 def _ladder(group: GroupOps, finest: Secs, least: int) -> list[Secs]:

@@ -7,10 +7,12 @@ for token in runtime.generate(prompt_ids, max_new_tokens=20):
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +24,8 @@ from engine.sim.interpreter import Interpreter, PreparedWeights, Regions, Weight
 from engine.snapshot import ModuleSnapshots, Snapshot
 from engine.stages import MASKED_SCORE, Kind, ModuleSpec, Stage
 from engine.top.checkpoint.config import ModelConfig
+from engine.top.checkpoint.layout import expected_tensors
+from engine.top.checkpoint.tensors import EMBEDDING
 from engine.tpu.isa import Arena
 from engine.tpu.memory import ArenaLayout
 
@@ -171,12 +175,14 @@ class _Layer:
 class Runtime:
     """Runs a compiled program. Layers are made ready when they first run; their weights are kept.
 
-    execute: what runs the modules (default: the interpreter on `weights`).
+    execute: what runs the modules (default: the interpreter on `weights`). Raises UserError for a model whose weights
+    in float32 this machine's memory cannot hold.
     """
 
     def __init__(
         self, program: Program, weights: WeightLoader, execute: ExecutorFactory | None = None
     ) -> None:
+        _require_memory(program.config)
         self.program = program
         self.options = program.options
         self.prepared = PreparedWeights(weights)
@@ -185,6 +191,7 @@ class Runtime:
         self._stacks: dict[str, list[_Layer]] = {}
         self._heads: dict[str, ModuleExecutor] = {}
         self._filled = 0
+        self._current = object()
 
     # -- what people call ------------------------------------------------------------------------------------------
 
@@ -198,7 +205,7 @@ class Runtime:
         logits: bool = False,
     ) -> Iterator[GeneratedToken]:
         """Tokens as they come: until one of `stop` (default: the model's end of sequence; it is yielded), until
-        `max_new_tokens`, or until the history is full.
+        `max_new_tokens`, or until the history is full. A later `generate` takes over the KV regions and ends this one.
 
         sampling None: greedy. Raises UserError at once for a prompt that the program cannot take.
         """
@@ -260,6 +267,7 @@ class Runtime:
     def _tokens(
         self, prompt: list[int], count: int, sampler: _Sampler, stop: set[int], logits: bool
     ) -> Iterator[GeneratedToken]:
+        self._current = current = object()
         tokens = list(prompt)
         start, copied = time.perf_counter(), self.kv.copied_bytes
         hidden, segments = self.prefill(prompt)
@@ -278,7 +286,8 @@ class Runtime:
                 found["logits"].reshape(-1) if logits and "logits" in found else None,
             )
             tokens.append(token)
-            if token in stop or number + 1 == count or self._filled >= self.options.seq_length:
+            full = self._filled >= self.options.seq_length
+            if token in stop or number + 1 == count or full or self._current is not current:
                 return
             start, copied, segments = time.perf_counter(), self.kv.copied_bytes, ()
             hidden, spec = self.decode(token)
@@ -399,6 +408,27 @@ class Runtime:
 
     def _one(self, kind: Kind, stage: Stage) -> ModuleSpec:
         return next(s for s in self.program.specs if s.kind is kind and s.stage is stage)
+
+
+def _require_memory(config: ModelConfig) -> None:
+    """The interpreter keeps all linears in float32; an embedding that is no lm_head as well stays on disk."""
+    tensors = expected_tensors(config)
+    if not config.tie_word_embeddings:
+        del tensors[EMBEDDING]
+    needed = 4 * sum(map(prod, tensors.values()))
+    present = _physical_memory()
+    if needed > present:
+        raise UserError(
+            f"{config.name}: computing with this model takes {needed / 1e9:.0f} GB of memory for its weights in "
+            f"float32, this machine has {present / 1e9:.0f} GB; everything but generating text works"
+        )
+
+
+def _physical_memory() -> int:
+    """Bytes of main memory; no limit where the system does not say."""
+    if not hasattr(os, "sysconf"):
+        return 1 << 62
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def append_slot(spec: ModuleSpec, snapshot: Snapshot, plan: MergePlan) -> int:

@@ -247,6 +247,19 @@ def test_generation_runs_only_as_far_as_it_is_asked(runtime: Runtime) -> None:
     assert runtime.filled == 9
 
 
+def test_a_later_generation_ends_the_one_before(runtime: Runtime) -> None:
+    # GIVEN a stream that is not at its end
+    older = runtime.generate(TOKENS[:9], 30, stop=())
+    next(older)
+    # WHEN another one starts on the same KV regions
+    newer = runtime.generate(TOKENS[3:15], 5, stop=())
+    expected = [next(newer).token]
+    # THEN the older one has no more tokens, and the newer one is not disturbed
+    assert list(older) == []
+    found = expected + [token.token for token in newer]
+    assert found == [token.token for token in runtime.generate(TOKENS[3:15], 5, stop=())]
+
+
 @pytest.mark.parametrize(
     ("prompt", "count", "message"),
     [
@@ -365,6 +378,16 @@ def test_another_executor_can_run_the_modules(folders: Callable[[str], Path], ru
     assert all(token.logits is None for token in tokens)
     assert ran[:6] == ["embedding", "block_0", "block_1", "embedding", "block_kv_0", "block_kv_1"]
     assert {"block_cache_1_1", "lm_head"} <= set(ran)
+
+
+def test_model_that_memory_cannot_hold_is_refused(
+    folders: Callable[[str], Path], runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN a machine with a little less memory than the linears of two layers and lm_head take in float32
+    linears = 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128) + 320 * 64
+    monkeypatch.setattr("engine.sim.runtime._physical_memory", lambda: 4 * linears)
+    with pytest.raises(UserError, match=r"takes 0 GB of memory for its weights in float32"):
+        Runtime(runtime.program, weights_of(open_model(folders("llama"))))
 
 
 def test_weights_are_made_once(folders: Callable[[str], Path]) -> None:

@@ -89,7 +89,9 @@ ACTIONS: tuple[Action, ...] = (
     # every screen with a module
     Action("module", "module(1)", ("right_curly_bracket",), "module", "Next module", "{ }"),
     Action("module", "module(-1)", ("left_curly_bracket",), "", "Previous module"),
-    Action("module", "layer(1)", ("full_stop", "greater_than_sign"), "layer", "Next layer of the module", ", ."),
+    Action(
+        "module", "layer(1)", ("full_stop", "greater_than_sign"), "layer", "Next layer of the module", ", ."
+    ),
     Action("module", "layer(-1)", ("comma", "less_than_sign"), "", "Previous layer of the module"),
     # explore
     Action("explore", "step(1)", ("right_square_bracket",), "pass", "Next pass", "[ ]"),
@@ -123,12 +125,16 @@ ACTIONS: tuple[Action, ...] = (
     Action("list", "copy", ("y",), "copy", "Copy the row to the clipboard"),
     Action("list", "maximise", ("z",), "zoom", "Maximise the panel or put it back"),
     # memory
-    Action("memory", "time_axis", ("t",), "time/table", "Lifetimes over the program, or the table by address"),
+    Action(
+        "memory", "time_axis", ("t",), "time/table", "Lifetimes over the program, or the table by address"
+    ),
     Action("memory", "arena", ("a",), "arena", "Show all arenas or one"),
     # simulate
     Action("simulate", "stage(1)", ("right_square_bracket",), "stage", "Next stage", "[ ]"),
     Action("simulate", "stage(-1)", ("left_square_bracket",), "", "Previous stage"),
     Action("simulate", "sort", ("s",), "sort", "Sort by cycles, bytes read, bytes written or program order"),
+    Action("simulate", "variant", ("v",), "variant", "Next decode variant (a shorter cache)"),
+    Action("simulate", "plot", ("t",), "plot", "Speed curve in place of the op's details"),
     Action("simulate", "in_ir", ("o",), "op in IR", "Show the op in the explorer"),
     Action("simulate", "lengths", ("p",), "lengths", "Set the prompt length and the tokens to generate"),
     # run

@@ -1,18 +1,43 @@
-"""The explorer: the Textual app that opens a model, compiles it in a thread and owns the screens."""
+"""The explorer: the Textual app that owns the screens, the compilation's events and the engine's thread.
+
+It computes nothing: the session and the engine do, in other processes and in one thread; results come back as calls
+in the app's thread and change the workspace, and the visible screen shows it.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
-from textual.screen import Screen
 
-from app.actions import SCREENS, bindings
+from app.actions import bindings
+from app.jobs import Jobs
 from app.screens.base import WorkScreen
 from app.screens.explore import ExploreScreen
-from app.screens.memory import MemoryScreen
-from app.theme import DARK, THEMES
+from app.theme import THEMES
 from app.workspace import Workspace
+
+if TYPE_CHECKING:
+    from app.session import Session, SessionEvent
+
+_TICK = 0.1
+"""Seconds between two looks at what the workers have done."""
+
+
+def start_fork_server() -> None:
+    """Start the server that worker processes are forked from.
+
+    It has to run before the app does: Textual then puts an object without a file descriptor in the place of stderr,
+    which a new process cannot inherit.
+    """
+    from multiprocessing import forkserver
+
+    from engine.compiler import worker_context
+
+    worker_context()
+    forkserver.ensure_running()
 
 
 class Explorer(App[None]):
@@ -22,19 +47,161 @@ class Explorer(App[None]):
     BINDINGS = bindings("app")
     ENABLE_COMMAND_PALETTE = True
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace | None = None) -> None:
         super().__init__()
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEMES[0].name
         self.work = workspace
+        self.jobs = Jobs(self)
+        start_fork_server()
+        self._work_screens: dict[str, WorkScreen] = {}
+
+    # -- opening ------------------------------------------------------------------------------------------------
 
     def on_mount(self) -> None:
-        """The first screen."""
-        for screen in (ExploreScreen(self.work), MemoryScreen(self.work)):
-            self.install_screen(screen, screen.NAME)
-        self.push_screen("explore")
+        """The first screen, and the compilation if it is still to be done."""
+        self.set_interval(_TICK, self._tick)
+        if self.work is None:
+            self.action_open_model()
+        else:
+            self.show_workspace(self.work)
+
+    def show_workspace(self, workspace: Workspace) -> None:
+        """Look at a workspace from now on."""
+        self.work = workspace
+        for screen in self._work_screens.values():
+            screen.attach(workspace)
+        self.action_show_screen("explore")
+        if workspace.session is not None:
+            workspace.running = _compile_next(workspace, workspace.first_wanted())
+        for spec in workspace.specs:
+            if workspace.state(spec.name) == "done":
+                self._time(workspace, spec.name)
+
+    def open_path(self, path: Path | str, options: Mapping[str, Any]) -> None:
+        """Open a model and show it. Raises UserError."""
+        from app.session import Session
+
+        session = Session.open(path, options)
+        if self.work is not None and self.work.session is not None:
+            self.work.session.cancel()
+        self.show_workspace(Workspace.of(session))
+
+    # -- events of the compilation ------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        work = self.work
+        if work is None or work.session is None or not (work.running or work.session.running):
+            return
+        events = work.session.drain()
+        for event in events:
+            self._take(work, event)
+        if isinstance(self.screen, WorkScreen):
+            self.screen.progressed(bool(events))
+
+    def _take(self, work: Workspace, event: SessionEvent) -> None:
+        from app.session import Stopped
+        from engine.worker import ModuleFailed, ModuleFinished
+
+        if isinstance(event, Stopped):
+            whole = event.error is None and not work.compilation.cancelled
+            work.running = whole and _compile_next(work, None)
+            work.seconds = work.session.seconds if work.session else event.seconds
+            if event.error is not None:
+                work.problem = f"{type(event.error).__name__}: {event.error}"
+                self.notify(str(event.error), title="the compilation ended", severity="error", timeout=12)
+            return
+        work.take(event)
+        if isinstance(event, ModuleFinished):
+            self._time(work, event.module)
+        elif isinstance(event, ModuleFailed):
+            self.notify(event.message.splitlines()[0][:300], title=f"{event.module} failed", severity="error")
+
+    def _time(self, work: Workspace, module: str) -> None:
+        """Price a module's program in the engine's thread."""
+        spec = work.spec(module)
+
+        def done(timing: Any) -> None:
+            work.timings[module] = timing
+            if work is self.work and isinstance(self.screen, WorkScreen):
+                self.screen.progressed(True)
+
+        self.jobs.submit(lambda: work.simulator.timing(spec), done, lambda error: None)
+
+    def action_cancel(self) -> None:
+        """Stop compiling."""
+        session = self.work.session if self.work else None
+        if session is not None and session.running:
+            session.cancel()
+            self.notify("cancelling; what is compiled stays")
+        else:
+            self.notify("nothing is being compiled")
+
+    # -- screens ------------------------------------------------------------------------------------------------
+
+    def work_screen(self, name: str) -> WorkScreen:
+        """A screen by name, made when it is first wanted."""
+        assert self.work is not None
+        if name not in self._work_screens:
+            screen = _make_screen(name, self.work)
+            self._work_screens[name] = screen
+            self.install_screen(screen, name)
+        return self._work_screens[name]
 
     def action_show_screen(self, name: str) -> None:
         """Another screen."""
-        self.switch_screen(name)
+        if self.work is None:
+            self.notify("open a model first")
+            return
+        screen = self.work_screen(name)
+        if self.screen is screen:
+            return
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+        if len(self.screen_stack) > 1:
+            self.switch_screen(name)
+        else:
+            self.push_screen(name)
+
+    async def action_quit(self) -> None:
+        """Stop everything and leave."""
+        if self.work is not None and self.work.session is not None:
+            self.work.session.cancel()
+        self.jobs.close()
+        self.exit()
+
+
+def _compile_next(work: Workspace, names: Sequence[str] | None) -> bool:
+    """Compile modules by name, then (None) the others; False when nothing is left."""
+    session = work.session
+    if session is None or session.running:
+        return session is not None
+    return session.start(names) or session.start()
+
+
+def _make_screen(name: str, workspace: Workspace) -> WorkScreen:
+    """Screens import what they need when they are first opened."""
+    if name == "explore":
+        return ExploreScreen(workspace)
+    if name == "memory":
+        from app.screens.memory import MemoryScreen
+
+        return MemoryScreen(workspace)
+    if name == "simulate":
+        from app.screens.simulate import SimulateScreen
+
+        return SimulateScreen(workspace)
+    if name == "kv":
+        from app.screens.kv import KvScreen
+
+        return KvScreen(workspace)
+    assert name == "run"
+    from app.screens.generate import GenerateScreen
+
+    return GenerateScreen(workspace)
+
+
+def run(session: Session | None = None) -> None:
+    """Open the explorer on a session; without one it asks for a model."""
+    Explorer(Workspace.of(session) if session is not None else None).run()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from app import units
@@ -18,7 +19,9 @@ from engine.stages import Kind, ModuleSpec, Stage
 from engine.worker import Event, ModuleFailed, ModuleFinished, PassStarted
 
 if TYPE_CHECKING:
+    from app.session import Session
     from engine.provenance import Provenance
+    from engine.sim.throughput import Simulation, Simulator
     from engine.sim.timing import ModuleTiming
 
 State = Literal["pending", "running", "done", "failed"]
@@ -36,13 +39,14 @@ STAGE_TITLES = {
 class Workspace:
     """An opened model, how far its compilation is, and the selection.
 
-    title: the model's name. source: what was opened. module: name of a ModuleSpec. layer: one of its layers.
-    timings: what one run of each module costs, where known.
+    session: None for data without a model behind it, as in tests. module: name of a ModuleSpec. layer: one of its
+    layers. timings: what one run of each module costs, where known. filled: rows of the KV cache that the last
+    generation filled. problem: what ended the compilation before its end.
     """
 
     compilation: Compilation
     title: str
-    source: str = ""
+    session: Session | None = None
     running: bool = False
     started: float = field(default_factory=time.perf_counter)
     seconds: float = 0.0
@@ -50,6 +54,10 @@ class Workspace:
     layer: int = 0
     pass_name: str = PASS_NAMES[0]
     timings: dict[str, ModuleTiming] = field(default_factory=dict)
+    simulation: Simulation | None = None
+    curve: tuple[tuple[int, float], ...] = ()
+    filled: int = 0
+    problem: str = ""
     current: dict[str, str] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
     _ways: dict[Any, Provenance] = field(default_factory=dict)
@@ -57,11 +65,30 @@ class Workspace:
 
     def __post_init__(self) -> None:
         if not self.running:
-            self.finished |= {
-                name for name, found in self.compilation.modules.items() if found.error is None
-            }
+            self.finished |= {name for name, found in self.compilation.modules.items() if found.error is None}
         if not self.module:
             self.select_module(self._first_choice())
+
+    @classmethod
+    def of(cls, session: Session) -> Workspace:
+        """The workspace of a session, before or after its compilation."""
+        missing = {spec.name for spec in session.missing()}
+        finished = {spec.name for spec in session.compilation.specs} - missing
+        return cls(
+            session.compilation,
+            session.title,
+            session,
+            running=bool(missing),
+            seconds=session.seconds,
+            finished=finished,
+        )
+
+    @cached_property
+    def simulator(self) -> Simulator:
+        """Costs of the program; to be used by one thread at a time."""
+        from engine.sim.throughput import Simulator
+
+        return Simulator(self.compilation)
 
     def _first_choice(self) -> str:
         """The decode block, which is where most people look first; the first module without one."""
@@ -70,6 +97,11 @@ class Workspace:
             if spec.kind is Kind.BLOCK and spec.stage is Stage.DECODE:
                 return spec.name
         return specs[0].name if specs else ""
+
+    def first_wanted(self) -> list[str]:
+        """Modules to compile before all others: the one that is looked at, and the block of prefill."""
+        prefill = [s.name for s in self.specs if s.kind is Kind.BLOCK and s.stage is Stage.PREFILL]
+        return [self.module, *prefill[:1]]
 
     # -- compilation --------------------------------------------------------------------------------------------
 
@@ -87,6 +119,8 @@ class Workspace:
     @property
     def elapsed(self) -> float:
         """Seconds of compiling, so far or in all."""
+        if self.session is not None:
+            return self.session.elapsed
         return time.perf_counter() - self.started if self.running else self.seconds
 
     @property
@@ -228,7 +262,9 @@ class Workspace:
         if snapshot is None:
             return []
         return [
-            f"{op.name} {op.results[0]}" for op in snapshot.ops if op.results and set(weight.results) & set(op.operands)
+            f"{op.name} {op.results[0]}"
+            for op in snapshot.ops
+            if op.results and set(weight.results) & set(op.operands)
         ]
 
     def weight_bytes(self) -> dict[str, int]:
@@ -249,11 +285,18 @@ class Workspace:
             return None
         indices = {index for index, _ in way.tpu_ops}
         last = self.snapshots().snapshots[-1]
-        mine = [i for i, o in way.tpu_ops if op.dialect == "tpu" and o.origins == op.origins and o.name == op.name]
+        mine = [
+            i for i, o in way.tpu_ops if op.dialect == "tpu" and o.origins == op.origins and o.name == op.name
+        ]
         if len(mine) == 1:
             indices = set(mine)
         tiu, gdma = _count_instructions(last, indices)
-        spans = [(f"{tiu} TIU", "compute"), (" + ", "muted"), (f"{gdma} GDMA", "dma"), (" instructions", "muted")]
+        spans = [
+            (f"{tiu} TIU", "compute"),
+            (" + ", "muted"),
+            (f"{gdma} GDMA", "dma"),
+            (" instructions", "muted"),
+        ]
         timing = self.timings.get(self.module)
         if timing is None:
             return spans

@@ -52,6 +52,12 @@ class WorkScreen(Screen[None]):
         """Show the workspace as it is now."""
         raise NotImplementedError
 
+    def progressed(self, changed: bool) -> None:
+        """The compilation went on; `changed` when there is something new besides the clock."""
+        self.query_one(TitleBar).refresh()
+        if changed:
+            self.sync()
+
     def attach(self, workspace: Workspace) -> None:
         """Show another workspace."""
         self.work = workspace

@@ -95,6 +95,12 @@ class ExploreScreen(WorkScreen):
         self.query_one(PassList).sync(self.work, self.only_changed, self.marked)
         self.show_ir()
 
+    def progressed(self, changed: bool) -> None:
+        """New passes, and the spinner."""
+        super().progressed(changed)
+        if not changed:
+            self.query_one(ModuleList).sync(self.work, self.ticks)
+
     @property
     def ticks(self) -> int:
         """Steps of the spinner."""
@@ -137,6 +143,8 @@ class ExploreScreen(WorkScreen):
         return self._comparisons[key]
 
     def _missing(self) -> str:
+        if self.work.problem:
+            return self.work.problem
         state = self.work.state(self.work.module)
         if state == "failed":
             return "the pass did not get this far: select the failed pass to see why"
@@ -353,7 +361,9 @@ class ExploreScreen(WorkScreen):
     def show_op(self, module: str, pass_name: str, op: OpRecord) -> None:
         """Jump to an op from another screen."""
         here = self.ir.op()
-        self._trail.append((self.work.module, self.work.layer, self.work.pass_name, here[1] if here else None))
+        self._trail.append(
+            (self.work.module, self.work.layer, self.work.pass_name, here[1] if here else None)
+        )
         self.work.select_module(module)
         self.work.pass_name = pass_name
         self.diff_on = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.cells import cell_len
+from rich.segment import Segment
 from textual import events
 from textual.message import Message
 from textual.strip import Strip
@@ -13,32 +14,46 @@ from textual.widget import Widget
 from app import units
 from app.actions import SCREEN_TITLES, SCREENS, footer
 from app.theme import Palette
-from app.widgets.lines import LineView, Span
+from app.widgets.lines import Line, LineView, Span
 from app.widgets.table import fitted, width_of
 from app.workspace import Workspace
 
 
-class Bar(Widget):
-    """One line of spans on a ground of its own."""
+class Picture(Widget):
+    """A few lines of spans that nobody moves in."""
 
     DEFAULT_CSS = """
-    Bar { height: 1; background: $panel; color: $foreground; }
+    Picture { background: $background; color: $foreground; }
     """
 
-    def spans(self) -> Sequence[Span]:
-        """What the line says."""
+    def lines(self, width: int) -> Sequence[Line]:
+        """What to show in a width."""
         raise NotImplementedError
 
     def render_line(self, y: int) -> Strip:
-        """The line, cut to the width."""
-        from rich.segment import Segment
-
+        """One line, cut to the width."""
         palette = Palette.of(self.app)
-        width = self.size.width
-        line = fitted(list(self.spans()), width)
-        base = self.rich_style
+        width, base = self.size.width, self.rich_style
+        lines = self.lines(width)
+        line = fitted(lines[y], width) if y < len(lines) else []
         strip = Strip([Segment(text, palette.style(roles)) for text, roles in line])
         return strip.crop_extend(0, width, base).apply_style(base)
+
+
+class Bar(Picture):
+    """One line on a ground of its own."""
+
+    DEFAULT_CSS = """
+    Bar { height: 1; background: $panel; }
+    """
+
+    def lines(self, width: int) -> Sequence[Line]:
+        """The line."""
+        return [self.spans()]
+
+    def spans(self) -> Line:
+        """What the line says."""
+        raise NotImplementedError
 
 
 class TitleBar(Bar):
@@ -53,7 +68,7 @@ class TitleBar(Bar):
         self.workspace = workspace
         self.refresh()
 
-    def spans(self) -> Sequence[Span]:
+    def spans(self) -> Line:
         left: list[Span] = [(" tpuscope ", "key bold")]
         work = self.workspace
         if work is None:
@@ -82,6 +97,8 @@ class TitleBar(Bar):
                 (time, "muted"),
                 (" ^x cancel ", "faint") if self.size.width >= 110 else (" ", ""),
             ]
+        if work.problem:
+            return [(f" ✗ {work.problem[:60]} ", "bad bold")]
         if work.compilation.cancelled:
             return [(f" cancelled at {done}/{total} ", "changed")]
         if failed:
@@ -119,7 +136,7 @@ class KeyBar(Bar):
             found.append((title, "key bold" if here else "muted", f"show_screen('{name}')"))
         return found
 
-    def spans(self) -> Sequence[Span]:
+    def spans(self) -> Line:
         width = self.size.width
         self._spots = []
         tabs = self._tabs(width >= 110)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -60,12 +60,16 @@ def value_roles(snapshot: Snapshot) -> dict[str, str]:
     return roles
 
 
-def _new_rows(snapshot: Snapshot) -> Sequence[str]:
-    """Values that a block returns beside its output states: new K and V rows."""
+def _new_rows(snapshot: Snapshot) -> Iterator[str]:
+    """Values that a block returns beside its output states: new K and V rows, and what they are reshaped from."""
     last = snapshot.ops[-1] if snapshot.ops else None
     if last is None or last.name != "func.return" or len(last.operands) != 3:
-        return ()
-    return last.operands[1:]
+        return
+    reshaped = {op.results[0]: op.operands[0] for op in snapshot.ops if op.kind == "Reshape"}
+    for value in last.operands[1:]:
+        yield value
+        if value in reshaped:
+            yield reshaped[value]
 
 
 def type_spans(type_: TensorType, layout: ArenaLayout | None) -> list[Span]:
@@ -278,7 +282,11 @@ def _frame_spans(text: str) -> list[Span]:
     head = text.partition(" loc(#")[0] if text.startswith("}") else text
     if head.startswith("module"):
         name = head.partition(" attributes")[0]
-        return [("module ", "muted"), (name.removeprefix("module ").strip(" {"), "heading bold"), (" {", "muted")]
+        return [
+            ("module ", "muted"),
+            (name.removeprefix("module ").strip(" {"), "heading bold"),
+            (" {", "muted"),
+        ]
     if head.startswith("func.func"):
         return [("func ", "muted"), ("@main", "heading bold"), (" {", "muted")]
     return [(head, "muted")]
@@ -351,7 +359,12 @@ _mlir_lexer: Any = None
 # -- diffs ---------------------------------------------------------------------------------------------------------
 
 _SIGNS = {"added": "+", "removed": "−", "moved": "↕", "changed": "±", "equal": " "}
-_SIGN_ROLES = {"added": "added bold", "removed": "removed bold", "moved": "changed", "changed": "changed bold"}
+_SIGN_ROLES = {
+    "added": "added bold",
+    "removed": "removed bold",
+    "moved": "changed",
+    "changed": "changed bold",
+}
 
 
 class Comparison:

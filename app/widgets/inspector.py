@@ -113,7 +113,9 @@ def _from_lines(work: Workspace, op: OpRecord, width: int) -> list[list[Span]]:
             role = "weights" if not str(name).startswith("@") else "muted"
             note = "checkpoint tensor" if role == "weights" else "computed from the config"
             lines.append(
-                labelled("" if lines else "from", [(work.layer_text(str(name)), role), (f"  {note}", "muted")])
+                labelled(
+                    "" if lines else "from", [(work.layer_text(str(name)), role), (f"  {note}", "muted")]
+                )
             )
         steps = " → ".join(map(str, op.attributes.get("transforms") or ())) or "as stored"
         lines += wrapped("makes", steps, width)
@@ -152,7 +154,9 @@ def _to_lines(work: Workspace, snapshot: Snapshot, op: OpRecord) -> list[list[Sp
     lines: list[list[Span]] = []
     if op.dialect == "top" and became:
         names = ", ".join(dict.fromkeys(f"{o.name}" for o in became))
-        lines.append(labelled("to", [(f"{len(became)} ops: " if len(became) > 1 else "", "muted"), (names, "")]))
+        lines.append(
+            labelled("to", [(f"{len(became)} ops: " if len(became) > 1 else "", "muted"), (names, "")])
+        )
     cost = work.op_cost(snapshot, op)
     if cost is not None:
         lines.append(labelled("" if lines else "to", cost))
@@ -299,4 +303,3 @@ def _stage_text(work: Workspace) -> str:
         first, last = spec.layers[0], spec.layers[-1]
         text += f", layer{'s' if first != last else ''} {first}" + (f" to {last}" if first != last else "")
     return text + (", ends with the final norm" if spec.last else "")
-

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from rich.segment import Segment
 from textual.message import Message
-from textual.strip import Strip
-from textual.widget import Widget
 
 from app import units
-from app.theme import Palette
+from app.widgets.bars import Picture
 from app.widgets.documents import KV_INPUTS, short_location
 from app.widgets.lines import Line, LineView, Span
 from app.widgets.table import Column, Row, TableView
@@ -111,11 +108,11 @@ def place_name(place: TensorPlace) -> str:
 # -- arenas --------------------------------------------------------------------------------------------------------
 
 
-class ArenaBars(Widget):
+class ArenaBars(Picture):
     """One bar an arena: its tensors by address, in the colours of their kinds."""
 
     DEFAULT_CSS = """
-    ArenaBars { height: 3; margin: 0 1; background: $background; }
+    ArenaBars { height: 3; }
     """
     NAMES = 8
     NUMBERS = 30
@@ -130,25 +127,17 @@ class ArenaBars(Widget):
         self.memory, self.selected = memory, selected
         self.refresh()
 
-    def render_line(self, y: int) -> Strip:
-        """One arena."""
-        palette = Palette.of(self.app)
-        width, base = self.size.width, self.rich_style
-        if self.memory is None or y >= len(Arena):
-            return Strip.blank(width, base)
-        spans = self._arena(Arena(y), width)
-        strip = Strip([Segment(text, palette.style(roles)) for text, roles in spans])
-        return strip.crop_extend(0, width, base).apply_style(base)
+    def lines(self, width: int) -> Sequence[Line]:
+        """One line an arena."""
+        return [self._arena(self.memory, arena, width) for arena in Arena] if self.memory else []
 
-    def _arena(self, arena: Arena, width: int) -> list[Span]:
-        memory = self.memory
-        assert memory is not None
+    def _arena(self, memory: ModuleMemory, arena: Arena, width: int) -> list[Span]:
         size = memory.layout.size[arena]
         about = ARENA_ABOUT[arena]
         if arena is Arena.NEURON and size:
             about = f"reused {memory.reuse():.1f}×"
         room = width - self.NAMES - self.NUMBERS - 3
-        head: list[Span] = [(f" {arena.name.lower():<{self.NAMES - 1}}", "heading")]
+        head: list[Span] = [(f"  {arena.name.lower():<{self.NAMES - 2}}", "heading")]
         tail: list[Span] = [(f" {units.size(size):>8} ", ""), (about, "muted")]
         return [*head, ("▕", "faint"), *self._bar(memory, arena, max(4, room)), ("▏", "faint"), *tail]
 
@@ -177,7 +166,7 @@ class MemoryTable(TableView):
     HELP = """
 Every tensor of the module in DDR, by arena and address. **coeff** holds the weights, **io** the inputs, outputs and KV
 regions, **neuron** the activations, which reuse each other's space: the bar is the tensor's life from the op that
-writes it to the last that reads it, op by op from left to right. For the other arenas the bar is the share of the arena.
+writes it to the last that reads it, op by op from left to right. For the other arenas the bar is the share of it.
 
 **t** shows the neuron arena as a map: address downwards, time to the right. **a** shows one arena or all. **,** and
 **.** choose the layer whose addresses are shown.
@@ -227,7 +216,10 @@ def _place_row(memory: ModuleMemory, place: TensorPlace) -> Row:
     def drawn(width: int) -> Line:
         if place.arena is Arena.NEURON:
             return _life(first, last, ops, width, role)
-        return [(units.bar(place.nbytes, size, max(4, width - 8)), role), (f" {units.share(place.nbytes, size)}", "muted")]
+        return [
+            (units.bar(place.nbytes, size, max(4, width - 8)), role),
+            (f" {units.share(place.nbytes, size)}", "muted"),
+        ]
 
     live = f"{first}–{last}" if place.arena is Arena.NEURON else ""
     return Row(
@@ -330,7 +322,7 @@ time (**←** **→**) and by address (**↑** **↓**); **t** goes back to the 
         assert memory is not None
         rows, width = self.line_count(), self._columns
         size = max(1, memory.layout.size[Arena.NEURON])
-        low, high = index * size / rows, (index + 1) * size / rows
+        low = index * size / rows
         cells: list[Span] = [("·", "faint")] * width
         ops = memory.span[1] - memory.span[0] + 1
         for number, place in enumerate(memory.of(Arena.NEURON)):
@@ -354,7 +346,9 @@ time (**←** **→**) and by address (**↑** **↓**); **t** goes back to the 
         places = self.memory.of(Arena.NEURON) if self.memory else []
         if not places:
             return
-        ordered = sorted(places, key=lambda p: (p.first, p.address) if key == "time" else (p.address, p.first))
+        ordered = sorted(
+            places, key=lambda p: (p.first, p.address) if key == "time" else (p.address, p.first)
+        )
         values = [place.value for place in ordered]
         at = values.index(self.picked) if self.picked in values else 0
         at = min(max(at + step, 0), len(values) - 1)
@@ -412,7 +406,13 @@ def place_lines(memory: ModuleMemory, place: TensorPlace, layer_text: str) -> li
     role = memory.role(place)
     address = memory.address(place)
     lines: list[list[Span]] = [
-        [("kind     ", "muted"), (role, role), ("  in the ", "muted"), (place.arena.name.lower(), ""), (" arena", "muted")],
+        [
+            ("kind     ", "muted"),
+            (role, role),
+            ("  in the ", "muted"),
+            (place.arena.name.lower(), ""),
+            (" arena", "muted"),
+        ],
         [
             ("address  ", "muted"),
             (units.address(address), ""),
@@ -430,7 +430,9 @@ def place_lines(memory: ModuleMemory, place: TensorPlace, layer_text: str) -> li
     readers = [i for i, op in enumerate(memory.ops) if place.value in op.operands]
     if readers:
         text = ", ".join(dict.fromkeys(memory.label(i) for i in readers))
-        lines.append([("read     ", "muted"), (f"by {text}" if text != "end" else "as the module's result", "")])
+        lines.append(
+            [("read     ", "muted"), (f"by {text}" if text != "end" else "as the module's result", "")]
+        )
     if place.arena is Arena.NEURON:
         first, last = memory.lifetime(place)
         lines.append([("live     ", "muted"), (f"op {first} to {last}", "")])
@@ -446,5 +448,7 @@ def place_lines(memory: ModuleMemory, place: TensorPlace, layer_text: str) -> li
     if place.arena is Arena.COEFF:
         lines.append([("holds    ", "muted"), (layer_text, "weights")])
     elif place.name in KV_INPUTS:
-        lines.append([("region   ", "muted"), ("rows of history; new rows are appended right behind them", "kv")])
+        lines.append(
+            [("region   ", "muted"), ("rows of history; new rows are appended right behind them", "kv")]
+        )
     return lines

@@ -183,7 +183,9 @@ class TableView(LineView):
     def line(self, index: int) -> Line:
         row = self.rows[index]
         if row.head:
-            return fitted([(" ", ""), *(span for cell in row.cells for span in spans(cell))], self.inner_width)
+            return fitted(
+                [(" ", ""), *(span for cell in row.cells for span in spans(cell))], self.inner_width
+            )
         return self._layout(row.cells)
 
     def search_text(self, index: int) -> str:

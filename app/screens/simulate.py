@@ -1,0 +1,376 @@
+"""Screen 3: what the program costs on its chip, stage by stage and op by op, and how fast it decodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from textual import on
+from textual.containers import Horizontal
+from textual.widget import Widget
+from textual_plotext import PlotextPlot
+
+from app import units
+from app.actions import bindings
+from app.screens.base import WorkScreen
+from app.theme import Palette
+from app.widgets.ask import AskBar
+from app.widgets.inspector import Inspector, labelled
+from app.widgets.lines import LineView, Span
+from app.widgets.simulation_view import (
+    SORTS,
+    STAGES,
+    StageCost,
+    StageHead,
+    StageOp,
+    engines_line,
+    has_stage,
+    op_columns,
+    op_rows,
+    speed_line,
+    stage_cost,
+    tabs_line,
+    total_line,
+    traffic_line,
+    variants,
+)
+from app.widgets.table import TableView
+from app.workspace import Workspace
+from engine.errors import CompileError, UserError
+from engine.stages import Stage
+
+if TYPE_CHECKING:
+    from app.explorer import Explorer
+    from engine.sim.throughput import Simulation
+
+CURVE_POINTS = 64
+ASK_LENGTHS = "prompt length, tokens to generate"
+
+
+class OpTable(TableView):
+    """Ops by cost."""
+
+    HELP = """
+Every op of the stage, summed over the layers that run it: **cycles** are what the op adds to the stage's time, **read**
+and **write** its DDR bytes, **bound by** the engine that is busier while it runs: `memory` (GDMA) or `compute` (TIU).
+
+**[** and **]** choose the stage, **v** the decode variant, **s** the order, **p** the lengths of prompt and generation.
+**o** or enter shows the op in the explorer.
+"""
+    EMPTY = "simulated when all modules are compiled"
+
+
+class SpeedPlot(PlotextPlot):
+    """Decode tokens/s against the rows of history."""
+
+    DEFAULT_CSS = """
+    SpeedPlot { width: 1fr; min-width: 20; border: round $border-blurred; border-title-color: $text-muted; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(id="plot")
+        self.border_title = "decode tokens/s against rows of context"
+        self.curve: tuple[tuple[int, float], ...] = ()
+
+    def show(self, curve: tuple[tuple[int, float], ...]) -> None:
+        """Draw a curve."""
+        self.curve = curve
+        plot = self.plt
+        plot.clear_data()
+        plot.clear_figure()
+        if curve:
+            style = Palette.of(cast(Any, self.app)).style("dma").color
+            color = (
+                tuple(style.get_truecolor())
+                if style is not None and not self.app.native_ansi_color
+                else "cyan"
+            )
+            xs, ys = zip(*curve, strict=True)
+            plot.plot(xs, ys, marker="braille", color=color)
+            plot.ylim(0, max(ys) * 1.1)
+            plot.grid(False, False)
+        self.refresh()
+
+
+class SimulateScreen(WorkScreen):
+    """Stage totals, the op table, the op under the cursor and the speed curve."""
+
+    NAME = "simulate"
+    BINDINGS = bindings("simulate")
+    DEFAULT_CSS = """
+    SimulateScreen {
+        #body { layout: vertical; }
+        OpTable { height: 1fr; }
+        #below { height: 12; }
+        #below Inspector { width: 1fr; height: 100%; }
+        &.-low #below { height: 6; }
+        &.-low SpeedPlot { display: none; }
+        &.-plot SpeedPlot { display: block; }
+        &.-low.-plot #below { height: 11; }
+        &.-low.-plot Inspector { display: none; }
+        &.-narrow.-tall #below { height: 14; }
+    }
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(workspace)
+        self.stage = Stage.DECODE
+        self.variant = 0
+        self.sort = "cycles"
+        self.lengths: tuple[int, int] | None = None
+        self.cost: StageCost | None = None
+        self._asked_for: object = None
+        self._problem = ""
+
+    def compose_body(self) -> Iterator[Widget]:
+        yield StageHead()
+        yield OpTable(id="ops", title="ops")
+        with Horizontal(id="below"):
+            yield Inspector(id="details")
+            yield SpeedPlot()
+
+    def on_mount(self) -> None:
+        """The table is what keys go to."""
+        super().on_mount()
+        self.query_one(OpTable).focus()
+
+    def attach(self, workspace: Workspace) -> None:
+        """Another program: forget its stage and lengths."""
+        self.stage, self.variant, self.lengths, self._asked_for = Stage.DECODE, 0, None, None
+        super().attach(workspace)
+
+    # -- contents -----------------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """The simulation, or why there is none yet."""
+        if self.work.simulation is None:
+            self._request(None)
+        self._show()
+
+    def _request(self, lengths: tuple[int, int] | None) -> None:
+        """Simulate in the engine's thread; when it is done the screen shows it."""
+        work = self.work
+        if work.running or not work.compilation.complete or self._asked_for == (id(work), lengths):
+            return
+        self._asked_for = (id(work), lengths)
+
+        def compute() -> tuple[Simulation, tuple[tuple[int, float], ...]]:
+            prompt, generate = lengths or (None, None)
+            simulation = work.simulator.simulate(prompt, generate)
+            return simulation, work.curve or _curve(work)
+
+        def done(result: tuple[Simulation, tuple[tuple[int, float], ...]]) -> None:
+            work.simulation, work.curve = result
+            self.lengths, self._problem = lengths, ""
+            if work is self.work and self.is_mounted:
+                self._show()
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, (UserError, CompileError)):
+                error = RuntimeError(f"{type(error).__name__}: {error}")
+            self._problem = str(error)
+            self.notify(str(error), severity="error", title="cannot simulate", timeout=8)
+            self._show()
+
+        cast("Explorer", self.app).jobs.submit(compute, done, failed)
+
+    def _show(self) -> None:
+        work, table = self.work, self.query_one(OpTable)
+        simulation = work.simulation
+        if simulation is None:
+            self.cost = None
+            table.EMPTY = self._missing()
+            table.show([], [])
+            self.query_one(StageHead).show([])
+            self.query_one(Inspector).show("op", [])
+            return
+        choices = variants(work.specs)
+        self.variant = min(self.variant, max(0, len(choices) - 1))
+        self.cost = stage_cost(work.compilation, simulation, self.stage, self.variant)
+        table.show(op_rows(self.cost, self.sort), op_columns(self.sort))
+        table.border_title = (
+            f"{len(self.cost.ops)} ops by {self.sort if self.sort != 'program' else 'program order'}"
+        )
+        self._show_head(simulation)
+        self.query_one(SpeedPlot).show(work.curve)
+        self.show_details()
+
+    def _show_head(self, simulation: Simulation) -> None:
+        assert self.cost is not None
+        width = self.size.width
+        choices = variants(self.work.specs)
+        stages = [stage for stage in STAGES if has_stage(self.work.specs, stage)]
+        chosen = choices[self.variant] if choices else None
+        self.query_one(StageHead).show(
+            [
+                tabs_line(stages, self.stage, chosen, len(choices) > 1),
+                speed_line(self.stage, simulation, self.lengths),
+                total_line(self.cost, simulation, self.work.compilation),
+                engines_line(self.cost, width),
+                traffic_line(simulation.decode.breakdown, width) if self.stage is Stage.DECODE else [],
+            ]
+        )
+
+    def _missing(self) -> str:
+        work = self.work
+        if self._problem:
+            return self._problem
+        if work.running:
+            return f"simulated when all modules are compiled: {work.done_count()} of {len(work.specs)} so far"
+        if work.compilation.failures:
+            return f"{next(iter(work.compilation.failures))} failed: the program is not whole"
+        if not work.compilation.complete:
+            return "the compilation was cancelled: the program is not whole"
+        return "simulating…"
+
+    def on_resize(self) -> None:
+        """Bars are as long as there is room."""
+        if self.cost is not None and self.work.simulation is not None:
+            self._show_head(self.work.simulation)
+
+    # -- the op under the cursor --------------------------------------------------------------------------------
+
+    @property
+    def op(self) -> StageOp | None:
+        """The op under the cursor."""
+        key = self.query_one(OpTable).key
+        ops = self.cost.ops if self.cost else ()
+        return next((op for op in ops if (op.module, op.index) == key), None)
+
+    @on(LineView.Moved, "#ops")
+    def show_details(self) -> None:
+        """Cost of the op, once and in all layers."""
+        op, panel = self.op, self.query_one(Inspector)
+        if op is None or self.cost is None:
+            panel.show("op", [])
+            return
+        panel.show(f"{op.record.name} · {op.label}", self._details(op, self.cost))
+
+    def _details(self, op: StageOp, cost: StageCost) -> list[list[Span]]:
+        each = op.cycles / op.times
+        moved = (op.read + op.write) / op.times
+        options = self.work.compilation.options
+        lines: list[list[Span]] = [
+            labelled(
+                "cost",
+                [
+                    (f"{units.cycles(each)}", "bold"),
+                    (f" × {op.times} = ", "muted"),
+                    (units.cycles(op.cycles), "bold"),
+                    (f"  {units.share(op.cycles, cost.cycles)} of the stage", "muted"),
+                ],
+            ),
+            labelled("bound", [(f"by {op.bound}", f"{op.bound}-bound")]),
+        ]
+        if each:
+            peak = options.chip.ddr_bandwidth / options.chip.clock_hz
+            lines.append(
+                labelled(
+                    "moves",
+                    [
+                        (units.size(moved), ""),
+                        (f"  {moved / each:.1f} bytes a cycle of {peak:.1f} at the peak", "muted"),
+                    ],
+                )
+            )
+        timing = self.work.timings.get(op.module)
+        row = next((r for r in timing.ops if r.op == op.index), None) if timing else None
+        if row is not None:
+            lines.append(
+                labelled(
+                    "engines",
+                    [
+                        (f"TIU {units.cycles(row.tiu_busy_cycles)}", "compute"),
+                        ("  ", ""),
+                        (f"GDMA {units.cycles(row.gdma_busy_cycles)}", "dma"),
+                        ("  busy", "muted"),
+                    ],
+                )
+            )
+        record = op.record
+        if record.result_types:
+            shape = record.result_types[0]
+            lines.append(labelled("makes", [(f"{units.shape(shape.shape)} {shape.dtype}", "activations")]))
+        lines.append(labelled("first", [(f"{op.module}, op {op.index}", "muted")]))
+        return lines
+
+    # -- what the user does -------------------------------------------------------------------------------------
+
+    def action_stage(self, step: int) -> None:
+        """Next or previous stage."""
+        stages = [stage for stage in STAGES if has_stage(self.work.specs, stage)]
+        at = stages.index(self.stage) if self.stage in stages else 0
+        self.stage = stages[(at + step) % len(stages)]
+        self._show()
+
+    def action_variant(self) -> None:
+        """Next decode variant."""
+        count = len(variants(self.work.specs))
+        if self.stage is not Stage.DECODE or count < 2:
+            self.notify("only decode has variants" if count > 1 else "this program has no decode variants")
+            return
+        self.variant = (self.variant + 1) % count
+        self._show()
+
+    def action_sort(self) -> None:
+        """Next order."""
+        self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
+        if self.work.simulation is not None:
+            self._show()
+
+    def action_plot(self) -> None:
+        """The curve in the place of the op's details, where there is no room for both."""
+        self.toggle_class("-plot")
+
+    @on(LineView.Chosen, "#ops")
+    def action_in_ir(self) -> None:
+        """The op in the explorer."""
+        op = self.op
+        if op is None:
+            return
+        from app.screens.explore import ExploreScreen
+
+        app = cast("Explorer", self.app)
+        screen = app.work_screen("explore")
+        app.action_show_screen("explore")
+        assert isinstance(screen, ExploreScreen)
+        self.app.call_later(cast(Callable[..., object], screen.show_op), op.module, "codegen", op.record)
+
+    def action_lengths(self) -> None:
+        """Ask for the lengths."""
+        if self.work.simulation is None:
+            self.notify(self._missing())
+            return
+        text = f"{self.lengths[0]} {self.lengths[1]}" if self.lengths else ""
+        self.query_one(AskBar).ask(ASK_LENGTHS, "such as 300 100; empty for the compiled lengths", text)
+
+    @on(AskBar.Changed)
+    def lengths_given(self, event: AskBar.Changed) -> None:
+        """Simulate for the lengths."""
+        if event.kind != ASK_LENGTHS or not event.done:
+            return
+        self.query_one(AskBar).close()
+        self.query_one(OpTable).focus()
+        numbers = [int(text) for text in re.findall(r"\d+", event.text)]
+        if not numbers:
+            self._request(None)
+        elif len(numbers) == 2:
+            self._request((numbers[0], numbers[1]))
+        else:
+            self.notify("give two numbers: tokens of the prompt, tokens to generate", severity="warning")
+
+    @on(AskBar.Dropped)
+    def lengths_dropped(self, event: AskBar.Dropped) -> None:
+        """Nothing changes."""
+        if event.kind == ASK_LENGTHS:
+            self.query_one(AskBar).close()
+            self.query_one(OpTable).focus()
+
+
+def _curve(work: Workspace) -> tuple[tuple[int, float], ...]:
+    """Tokens/s for lengths from empty to full."""
+    length = work.compilation.options.seq_length
+    steps = min(CURVE_POINTS, length)
+    rows = sorted({round(i * (length - 1) / max(1, steps - 1)) for i in range(steps)})
+    return tuple((n, work.simulator.tokens_per_second(n)) for n in rows)

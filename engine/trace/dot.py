@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -18,6 +19,8 @@ from engine.trace.palette import LIGHT
 
 FONT = "Helvetica"
 PNG_DPI = 144
+FALLBACKS = "Helvetica, Arial, 'Liberation Sans', Arimo, 'Nimbus Sans', 'DejaVu Sans Condensed', sans-serif"
+SHRINK = 0.94
 
 
 def new_graph(name: str, title: str, subtitle: str = "", *, rankdir: str = "TB") -> graphviz.Digraph:
@@ -107,14 +110,24 @@ def render(source: str, suffix: str) -> bytes:
     """Dot source as .svg or .png. Raises UserError when there is no renderer or it refuses the graph."""
     found = _run(source, "svg") if suffix == ".svg" else _run(source, "png", f"-Gdpi={PNG_DPI}")
     if found is not None:
-        return found
+        return _with_room(found.decode()).encode() if suffix == ".svg" else found
     # a `dot` built without the PNG plugin still draws SVG
     drawing = _run(source, "svg") if suffix == ".png" else None
     if drawing is None:
         raise UserError(
             "Graphviz could not draw the graph; write .dot instead and look at it with another tool"
         )
-    return to_png(drawing.decode())
+    return to_png(_with_room(drawing.decode()))
+
+
+_FAMILY = re.compile(rf'font-family="{FONT}[^"]*"')
+_SIZE = re.compile(r'font-size="([0-9.]+)"')
+
+
+def _with_room(svg: str) -> str:
+    """Texts that stay in their boxes whatever fonts the viewer has: narrow ones first, smaller than laid out."""
+    named = _FAMILY.sub(f'font-family="{FALLBACKS}"', svg)
+    return _SIZE.sub(lambda found: f'font-size="{float(found[1]) * SHRINK:.2f}"', named)
 
 
 def _run(source: str, kind: str, *options: str) -> bytes | None:

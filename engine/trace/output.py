@@ -55,21 +55,43 @@ def write_svg(svg: str, path: Path | str) -> None:
     write_file(path, to_png(svg) if suffix == ".png" else svg.encode())
 
 
+FONTS = (
+    "Inter",
+    "Arial",
+    "Helvetica Neue",
+    "Helvetica",
+    "Liberation Sans",
+    "Noto Sans",
+    "Segoe UI",
+    "Roboto",
+    "Ubuntu",
+    "Cantarell",
+    "DejaVu Sans",
+    "FreeSans",
+)
+"""Families looked for when a PNG is drawn, which knows no generic ones."""
+
+
 def to_png(svg: str, zoom: float = 2.0) -> bytes:
     """An SVG as PNG bytes, `zoom` pixels a unit. Raises UserError on a machine without fonts: no text would show."""
-    if not _has_fonts():
-        raise UserError("no font is installed, so text would be missing from a PNG; write .svg instead")
-    return _rendered(svg, zoom)
+    family = _installed_family()
+    if family is None:
+        raise UserError(
+            "none of these fonts is installed, so text would be missing from a PNG: "
+            f"{', '.join(FONTS)}; install one, or write .svg instead"
+        )
+    return _rendered(svg, zoom, family)
 
 
-def _rendered(svg: str, zoom: float) -> bytes:
+def _rendered(svg: str, zoom: float, family: str) -> bytes:
     import resvg_py
 
-    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=zoom))
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=zoom, sans_serif_family=family))
 
 
 @cache
-def _has_fonts() -> bool:
+def _installed_family() -> str | None:
     frame = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">{}</svg>'
-    text = '<text x="2" y="16" font-size="14" font-family="sans-serif">X</text>'
-    return _rendered(frame.format(text), 1) != _rendered(frame.format(""), 1)
+    letter = frame.format('<text x="2" y="16" font-size="14" font-family="sans-serif">X</text>')
+    blank = _rendered(frame.format(""), 1, FONTS[0])
+    return next((family for family in FONTS if _rendered(letter, 1, family) != blank), None)

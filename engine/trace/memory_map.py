@@ -1,0 +1,264 @@
+"""Memory maps as pictures: a module's DDR arenas with lifetimes, and the local memory of a layer group.
+
+Both are drawn from the plain data of `memory --json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.errors import UserError
+from engine.trace import words
+from engine.trace.charts import Bar, bars_height, draw_bars
+from engine.trace.output import write_svg
+from engine.trace.svg import Canvas, nice_ticks, text_width
+
+WIDTH = 1080
+MARGIN = 24
+KIND_ROLES = {"weight": "weights", "activation": "activations", "scratch": "scratch"}
+"""Kinds of local buffers and their colours."""
+
+Row = Mapping[str, Any]
+
+
+def write_memory_map(
+    memory: Mapping[str, Any],
+    path: Path | str,
+    *,
+    title: str,
+    group: int | None = None,
+    bank_bytes: int = 0,
+    banks: int = 0,
+) -> None:
+    """Draw a memory table into a .svg or .png file: the DDR arenas, or for a `group` its local memory.
+
+    bank_bytes, banks: the chip's local memory in one lane. Raises UserError for another suffix or an unknown group.
+    """
+    svg = (
+        ddr_map(memory, title=title)
+        if group is None
+        else lmem_map(memory, group, title=title, bank_bytes=bank_bytes, banks=banks)
+    )
+    write_svg(svg, path)
+
+
+# -- DDR ---------------------------------------------------------------------------------------------------------------
+
+
+def ddr_map(memory: Mapping[str, Any], *, title: str) -> str:
+    """Activations by lifetime and address, inputs, outputs and weights by size, as SVG text."""
+    arenas = {
+        arena: [row for row in memory["ddr"] if row["arena"] == arena] for arena in ("neuron", "io", "coeff")
+    }
+    io, coeff = _summed(arenas["io"]), _summed(arenas["coeff"])
+    lifetimes = 300 if arenas["neuron"] else 0
+    columns = max(bars_height(len(io)), bars_height(len(coeff)))
+    canvas = Canvas(WIDTH, 80 + lifetimes + columns)
+    canvas.text(MARGIN, 34, title, size=17, bold=True)
+    canvas.text(MARGIN, 54, _ddr_summary(arenas), role="muted", size=12)
+    if arenas["neuron"]:
+        _draw_lifetimes(canvas, arenas["neuron"], MARGIN, 72, WIDTH - 2 * MARGIN, lifetimes - 20)
+    top, half = 72 + lifetimes, (WIDTH - 3 * MARGIN) / 2
+    for x, name, rows in (
+        (MARGIN, "inputs, outputs and KV (io)", io),
+        (2 * MARGIN + half, "weights (coeff)", coeff),
+    ):
+        canvas.text(x, top + 12, name, size=12, bold=True)
+        draw_bars(canvas, rows, x, top + 22, half)
+    return canvas.svg()
+
+
+def _ddr_summary(arenas: Mapping[str, Sequence[Row]]) -> str:
+    parts = []
+    for name, rows in arenas.items():
+        if rows:
+            held, extent = sum(row["bytes"] for row in rows), _extent(rows)
+            reuse = (
+                f", used {held / extent:.1f} times over"
+                if name == "neuron" and extent and held > extent
+                else ""
+            )
+            parts.append(f"{name} {words.size(extent)}{reuse}")
+    return " · ".join(parts)
+
+
+def _extent(rows: Sequence[Row]) -> int:
+    return int(max(row["address"] + row["bytes"] for row in rows) - min(row["address"] for row in rows))
+
+
+def _summed(rows: Sequence[Row]) -> list[Bar]:
+    """One bar for each tensor name, in address order; a quantised weight's parts together."""
+    found: dict[str, int] = {}
+    for row in sorted(rows, key=lambda row: row["address"]):
+        name = row["tensor"].removesuffix(".scale").removesuffix(".zero_point").removesuffix(".weight")
+        found[name] = found.get(name, 0) + row["bytes"]
+    return [
+        Bar(
+            words.short_name(name.removeprefix("@")),
+            nbytes,
+            words.size(nbytes),
+            _tensor_role(name, rows[0]["arena"]),
+        )
+        for name, nbytes in found.items()
+    ]
+
+
+def _tensor_role(name: str, arena: str) -> str:
+    if arena == "coeff":
+        return "scratch" if name.startswith("@") else "weights"
+    return "kv" if name.startswith(("history_k", "history_v", "k_cache", "v_cache")) else "activations"
+
+
+def _draw_lifetimes(
+    canvas: Canvas, rows: Sequence[Row], x: float, y: float, width: float, height: float
+) -> None:
+    """Boxes over time (position of the op) and address, with axes."""
+    canvas.text(x, y + 10, "activations (neuron): when each tensor lives and where", size=12, bold=True)
+    left, top, bottom = x + 64, y + 22, y + height - 22
+    base = min(row["address"] for row in rows)
+    extent = max(1, _extent(rows))
+    first = min(row["first_use"] for row in rows)
+    steps = max(row["last_use"] for row in rows) - first + 1
+    across, down = (x + width - left) / steps, (bottom - top) / extent
+    for tick in nice_ticks(extent, 4):
+        at = top + tick * down
+        canvas.line(left, at, x + width, at)
+        canvas.text(left - 8, at + 4, words.size(tick), role="muted", size=10, anchor="end")
+    for tick in nice_ticks(steps - 1, 10):
+        if tick == int(tick):
+            canvas.text(
+                left + (tick + 0.5) * across,
+                bottom + 16,
+                f"op {first + int(tick)}",
+                role="muted",
+                size=10,
+                anchor="middle",
+            )
+    for row in rows:
+        at, wide = (
+            left + (row["first_use"] - first) * across,
+            (row["last_use"] - row["first_use"] + 1) * across,
+        )
+        up, tall = top + (row["address"] - base) * down, max(2.0, row["bytes"] * down)
+        name = words.short_name(row["tensor"])
+        tip = (
+            f"{row['tensor']}\n{words.size(row['bytes'])} at {words.address(row['address'])}\n"
+            f"op {row['first_use']} to {row['last_use']}"
+        )
+        canvas.rect(
+            at + 0.5, up, wide - 1, tall, "activations", opacity=0.28, stroke="activations", title=tip
+        )
+        if tall >= 8:
+            letters = min(10.0, tall - 1)
+            canvas.text(at + 6, up + min(tall / 2 + 0.36 * letters, 15), name, size=letters, width=wide - 10)
+        if tall >= 30:
+            canvas.text(at + 6, up + 28, words.size(row["bytes"]), role="muted", size=9.5, width=wide - 10)
+
+
+# -- local memory ------------------------------------------------------------------------------------------------------
+
+
+def lmem_map(memory: Mapping[str, Any], group: int, *, title: str, bank_bytes: int, banks: int) -> str:
+    """One layer group's local memory: addresses downwards by bank, time steps to the right, as SVG text.
+
+    Rows may also carry `held` (loaded once for all slices, hatched) and `failed` (outlined in red). A buffer whose
+    first step is behind its last lives around the end of the loop. Raises UserError for an unknown group.
+    """
+    rows = [row for row in memory["lmem"] if row["group"] == group]
+    if not rows:
+        known = sorted({row["group"] for row in memory["lmem"]})
+        raise UserError(
+            f"there is no layer group {group}; "
+            + (f"this module has: {', '.join(map(str, known))}" if known else "this module has none")
+        )
+    first = min(min(row["first_step"], row["last_step"]) for row in rows)
+    last = max(max(row["first_step"], row["last_step"]) for row in rows)
+    capacity = bank_bytes * banks
+    extent = max(capacity, max(row["address"] + row["bytes"] for row in rows))
+    left, top, row_height = MARGIN + 92, 92, 26
+    height = row_height * banks * extent / capacity
+    canvas = Canvas(WIDTH, top + height + 64)
+    _lmem_heading(canvas, memory, rows, group, title, capacity)
+    across, down = (WIDTH - MARGIN - left) / (last - first + 1), height / extent
+    _draw_banks(canvas, left, top, down, bank_bytes, banks)
+    for step in range(first, last + 1):
+        at = left + (step - first) * across
+        canvas.line(at, top, at, top + height)
+        canvas.text(
+            at + across / 2, top - 8, f"step {step}", role="muted", size=10.5, anchor="middle", width=across
+        )
+    for row in rows:
+        spans = [(row["first_step"], row["last_step"])]
+        if row["first_step"] > row["last_step"]:
+            spans = [(row["first_step"], last), (first, row["last_step"])]
+        for begin, end in spans:
+            x, wide = left + (begin - first) * across, (end - begin + 1) * across
+            _draw_buffer(canvas, row, x, top + row["address"] * down, wide, row["bytes"] * down)
+    if extent > capacity:
+        canvas.line(left, top + capacity * down, WIDTH - MARGIN, top + capacity * down, "bad", width=2)
+    _draw_legend(canvas, left, top + height + 34)
+    return canvas.svg()
+
+
+def _lmem_heading(
+    canvas: Canvas, memory: Mapping[str, Any], rows: Sequence[Row], group: int, title: str, capacity: int
+) -> None:
+    peak = max(row["address"] + row["bytes"] for row in rows)
+    facts = [f"{len(rows)} buffers", f"peak {peak / 1024:.0f} of {capacity / 1024:.0f} KiB a lane"]
+    about = next((g for g in memory.get("groups", ()) if g["group"] == group), None)
+    if about is not None:
+        secs = [
+            f"{name}secs {count}" for name, count in zip("ncdhw", about["secs"], strict=True) if count > 1
+        ]
+        facts += [*secs, words.cycles(about["cycles"])]
+    canvas.text(MARGIN, 34, title, size=17, bold=True)
+    canvas.text(MARGIN, 54, " · ".join(facts), role="muted", size=12)
+
+
+def _draw_banks(canvas: Canvas, left: float, top: float, down: float, bank_bytes: int, banks: int) -> None:
+    canvas.text(MARGIN + 20, top - 8, "bank", role="muted", size=10.5, anchor="middle")
+    canvas.text(left - 10, top - 8, "KiB", role="muted", size=10.5, anchor="end")
+    for bank in range(banks + 1):
+        at = top + bank * bank_bytes * down
+        canvas.line(MARGIN, at, WIDTH - MARGIN, at)
+        if bank < banks:
+            canvas.text(MARGIN + 20, at + 17, str(bank), role="muted", size=10.5, anchor="middle")
+            kib = f"{bank * bank_bytes / 1024:g}"
+            canvas.text(left - 10, at + 17, kib, role="muted", size=10.5, anchor="end")
+
+
+def _draw_buffer(canvas: Canvas, row: Row, x: float, y: float, width: float, height: float) -> None:
+    role = KIND_ROLES.get(row["kind"], "scratch")
+    name = words.short_name(str(row["buffer"]))
+    kib = f"{row['bytes'] / 1024:.3g} KiB"
+    tip = (
+        f"{row['buffer']} ({row['kind']})\n{row['bytes']:,} bytes a lane at {row['address']:,}\n"
+        f"step {row['first_step']} to {row['last_step']}"
+    )
+    canvas.rect(
+        x + 1.5,
+        y + 0.75,
+        width - 3,
+        max(2.0, height - 1.5),
+        role,
+        opacity=0.28,
+        stroke="bad" if row.get("failed") else role,
+        hatched=bool(row.get("held")),
+        title=tip,
+    )
+    if height >= 12:
+        middle = y + min(height / 2 + 4, 17)
+        canvas.text(x + 8, middle, f"{name} · {kib}", size=10.5, width=width - 14)
+
+
+def _draw_legend(canvas: Canvas, x: float, y: float) -> None:
+    entries = [(kind, role, "", False) for kind, role in KIND_ROLES.items()]
+    entries += [("held for all slices", "ground", "edge", True), ("does not fit", "ground", "bad", False)]
+    for name, role, stroke, hatched in entries:
+        canvas.rect(
+            x, y - 10, 16, 12, role, opacity=0.28 if not stroke else 1, stroke=stroke or role, hatched=hatched
+        )
+        canvas.text(x + 22, y, name, role="muted", size=11)
+        x += 22 + text_width(name, 11) + 22

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 
 from engine import mlir
 from engine.passes.base import Pass, PassContext, PassReport
@@ -12,8 +13,9 @@ FIXED = {"top.Input", "top.Weight", "top.None", "func.return"}
 
 @dataclass(frozen=True)
 class OpReorder(Pass):
-    """Moves all weights to the front and every reshape right behind the op that makes its input, so that consecutive
-    ops that can share local memory stand together and tensors die early."""
+    """Moves all weights to the front and every reshape right behind the op that makes its input, and puts the smaller
+    of consecutive matrix products of one tensor first, so that ops that can share local memory stand together and
+    tensors die early."""
 
     name = "op-reorder"
 
@@ -50,9 +52,27 @@ class OpReorder(Pass):
             for reshape in reshapes.get(index[id(operation)], ()):
                 place(reshape)
 
-        for operation in rest:
+        for operation in self._smaller_products_first(rest):
             place(operation)
         return front + ordered
+
+    def _smaller_products_first(self, operations: list[mlir.Operation]) -> list[mlir.Operation]:
+        """Small weights fit local memory beside the tensor that they multiply, so they stand next to its maker."""
+        ordered: list[mlir.Operation] = []
+        for (source, _), run in groupby(operations, self._product_of):
+            products = list(run)
+            ordered += sorted(products, key=self._columns) if source else products
+        return ordered
+
+    def _product_of(self, operation: mlir.Operation) -> tuple[int, int]:
+        """What a matrix product multiplies; a key of its own for every other op."""
+        if operation.name != "tpu.MatMul":
+            return (0, id(operation))
+        return (self._key(operation.operands[0]), 0)
+
+    @staticmethod
+    def _columns(operation: mlir.Operation) -> int:
+        return mlir.from_mlir_type(operation.results[0].type).shape[-1]
 
     @staticmethod
     def _key(value: mlir.Value) -> int:

@@ -54,14 +54,18 @@ def try_group(program: Program, indices: Sequence[int], prices: Prices) -> Trial
 
 def _place_somehow(group: GroupOps, secs: Secs, prices: Prices) -> Placed | Failure:
     """Addresses for the group; results replace operands only where there is no room otherwise."""
-    placed = place(draft(group, secs, prices), prices)
+    plain = draft(group, secs, prices)
+    placed = place(plain, prices)
     reusing = reuse_operands(group)
     if isinstance(placed, Placed) or reusing is None:
         return placed
     try:
-        again = place(draft(reusing, secs, prices), prices)
+        sharing = draft(reusing, secs, prices)
     except ScheduleError:
         return placed
+    if sharing.table.rows > plain.table.rows:  # the operand's next slice would have to wait for the result
+        return placed
+    again = place(sharing, prices)
     return again if isinstance(again, Placed) else placed
 
 

@@ -1,0 +1,237 @@
+"""DMA and TIU per time step: cycles, what holds the step up, and how full local memory is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from textual import events
+from textual.geometry import Size
+from textual.message import Message
+from textual.strip import Strip
+
+from app import units
+from app.widgets.lines import Line, Span
+from app.widgets.lmem_actions import lmem_bindings
+from app.widgets.lmem_canvas import GUTTER, View, column_role, columns, first_fit
+from app.widgets.lmem_facts import GroupFacts, StepCost, kib
+from app.widgets.lmem_map import StepView
+from engine.passes.layer_group.plan import ItemKind
+
+_ARROWS = {ItemKind.LOAD: "↓", ItemKind.STORE: "↑", ItemKind.COMPUTE: ""}
+
+
+def short_cycles(count: int) -> str:
+    """Cycles in few cells: `87.6k`."""
+    return units.cycles(count).removesuffix("c").replace(" ", "")
+
+
+def lane_lines(facts: GroupFacts, edges: Sequence[int], view: View) -> list[list[Span]]:
+    """The lanes over the columns of the map."""
+    costs = [facts.cost(step, view.pipeline_step) for step in range(facts.steps)]
+    longest = max((cost.cycles for cost in costs), default=0)
+    memory = [facts.memory(step, view.pipeline_step) for step in range(facts.steps)]
+
+    def lane(title: str, cell: Callable[[int, int], list[Span]]) -> list[Span]:
+        line: list[Span] = [(f" {title:<{GUTTER - 1}}", "muted")]
+        for step, (left, right) in enumerate(zip(edges, edges[1:], strict=False)):
+            ground = column_role(view, step)
+            spans = cell(step, right - left - 1)
+            line += [(text, roles if "bg:" in roles else roles + ground) for text, roles in spans]
+            line.append((" ", ground.strip()))
+        return line
+
+    def transfer(step: int, width: int) -> list[Span]:
+        cost = costs[step]
+        return _bar(cost.transfer, longest, width, _cycle_texts(cost.transfer), "dma", cost.bound == "DMA")
+
+    def compute(step: int, width: int) -> list[Span]:
+        cost = costs[step]
+        return _bar(cost.compute, longest, width, _cycle_texts(cost.compute), "compute", cost.bound == "TIU")
+
+    def bound(step: int, width: int) -> list[Span]:
+        return _padded(*_bound_text(costs[step], width), width)
+
+    def used(step: int, width: int) -> list[Span]:
+        live = memory[step].live
+        peak = live == max(m.live for m in memory) and live > 0
+        texts = [f"{kib(live)} KiB{', the most' if peak else ''}", f"{kib(live)} KiB", kib(live)]
+        return _bar(live, facts.chip.lmem_bytes, width, texts, "activations", peak)
+
+    def holes(step: int, width: int) -> list[Span]:
+        found = memory[step]
+        share = f"{100 * found.fragmentation:.0f} %"
+        texts = [f"{share}, {found.holes} free ranges", f"{share} in {found.holes}", share]
+        return _padded(first_fit(texts, width), "changed" if found.fragmentation > 0.5 else "muted", width)
+
+    def banks(step: int, width: int) -> list[Span]:
+        clash = sorted(facts.clashes[step])
+        names = ", ".join(map(str, clash))
+        texts = [f"bank {names}" if len(clash) == 1 else f"banks {names}", names, f"{len(clash)}!"] if clash else ["–"]
+        return _padded(first_fit(texts, width), "changed" if clash else "faint", width)
+
+    def moves(step: int, width: int) -> list[Span]:
+        items = [facts.items[item] for item in facts.plan.steps[step].transfers]
+        texts = [
+            f"{_ARROWS[item.kind]}{item.value}" for item in items if facts.runs(item, view.pipeline_step)
+        ]
+        return _padded(_cut(" ".join(texts), width), "dma", width)
+
+    return [
+        lane("DMA", transfer),
+        lane("TIU", compute),
+        lane("bound by", bound),
+        lane("in use", used),
+        lane("fragments", holes),
+        lane("moves", moves),
+        lane("shared", banks),
+    ]
+
+
+def _cycle_texts(count: int) -> list[str]:
+    return [units.cycles(count), short_cycles(count)] if count else [""]
+
+
+def _bound_text(cost: StepCost, width: int) -> tuple[str, str]:
+    if not cost.bound:
+        return "–", "faint"
+    other = "TIU" if cost.bound == "DMA" else "DMA"
+    slack = short_cycles(cost.slack)
+    texts = [f"{cost.bound}, {other} waits {units.cycles(cost.slack)}", f"{cost.bound} +{slack}", cost.bound]
+    return first_fit(texts, width), "memory-bound" if cost.bound == "DMA" else "compute-bound"
+
+
+def _bar(part: int, whole: int, width: int, texts: Sequence[str], role: str, strong: bool) -> list[Span]:
+    """A bar with its number behind it, in it where it is long, or over both where neither has room."""
+    if width < 1:
+        return []
+    filled = min(width, max(1 if part else 0, round(width * part / whole))) if whole else 0
+    shade = "1" if strong else "0"
+    weight = " bold" if strong else ""
+    fill, beside = f"ink:{role}.{shade} bg:{role}.{shade}{weight}", f"{'heading' if strong else 'muted'}{weight}"
+    behind = first_fit(texts, width - filled - 1)
+    if behind:
+        return [(" " * filled, fill), (f" {behind}".ljust(width - filled), beside)]
+    text = (f" {first_fit(texts, width - 1)}" if first_fit(texts, width - 1) else first_fit(texts, width)).ljust(width)
+    return [(text[:filled], fill), (text[filled:], beside)]
+
+
+def _padded(text: str, roles: str, width: int) -> list[Span]:
+    return [(text.ljust(max(0, width)), roles)]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+class StepLanes(StepView, inherit_bindings=False):
+    """The lanes under the map, with the same columns."""
+
+    HELP = """
+What each time step costs. **DMA** and **TIU** run at the same time, so a step takes as long as the slower one, which
+**bound by** names with the cycles for which the other waits. **in use** is the local memory that is live, per lane;
+**fragments** the share of free memory outside of the largest free range; **moves** the values loaded (↓) and stored
+(↑); **shared** the banks that both engines touch in the step.
+
+Without a pipeline step (**<** and **>**) the numbers are those of a whole slice with everything that is loaded for it.
+"""
+    SCOPES = ("lmem-lanes", "lmem")
+    BINDINGS = lmem_bindings("lmem-lanes")
+    DEFAULT_CSS = """
+    StepLanes { min-width: 30; }
+    """
+
+    class StepSelected(Message):
+        """The user wants another step."""
+
+        def __init__(self, lanes: StepLanes, step: int) -> None:
+            super().__init__()
+            self.lanes = lanes
+            self.step = step
+
+        @property
+        def control(self) -> StepLanes:
+            """The lanes."""
+            return self.lanes
+
+    def __init__(self, facts: GroupFacts | None = None, *, id: str | None = None) -> None:
+        super().__init__(id=id, title="time steps")
+        self.facts = facts
+        self.view = View()
+        self.pan = 0
+        self.map_width = 0
+        self._lines: list[list[Span]] = []
+
+    def on_mount(self) -> None:
+        """First contents."""
+        self.show(self.facts, self.view)
+
+    def show(self, facts: GroupFacts | None, view: View, map_width: int = 0) -> None:
+        """Show a group's steps as the map looks at them, in the columns of a map `map_width` cells wide."""
+        self.facts, self.view, self.map_width = facts, view, map_width
+        self._lines = []
+        if facts is not None and facts.steps:
+            self._lines = lane_lines(facts, self._edges(facts), view)
+            self.border_title = lanes_title(facts, view.pipeline_step)
+        self.virtual_size = Size(0, len(self._lines))
+        self.refresh()
+
+    def _edges(self, facts: GroupFacts) -> list[int]:
+        return columns(facts.steps, self.map_width or self.inner_width)
+
+    def on_resize(self) -> None:
+        """Columns follow the width."""
+        self.show(self.facts, self.view, self.map_width)
+
+    def pan_to(self, cells: int) -> None:
+        """Show the steps from a cell on."""
+        self.pan = cells
+        self.refresh()
+
+    def line_count(self) -> int:
+        """Number of lanes."""
+        return len(self._lines)
+
+    def line(self, index: int) -> Line:
+        """One lane."""
+        return self._lines[index]
+
+    def render_line(self, y: int) -> Strip:
+        """One visible lane."""
+        row = y + self.scroll_offset.y
+        return self.painted(self._lines[row] if row < len(self._lines) else [], self.pan)
+
+    def watch_cursor(self, old: int, new: int) -> None:
+        """The cursor of lines is not used."""
+
+    def action_go_step(self, amount: int) -> None:
+        """Earlier or later steps."""
+        if self.facts is not None and self.facts.steps:
+            step = min(max(self.view.step + amount, 0), self.facts.steps - 1)
+            self.post_message(self.StepSelected(self, step))
+
+    def action_scroll_lines(self, amount: int) -> None:
+        """Lanes below or above."""
+        self.scroll_to(y=self.scroll_offset.y + amount, animate=False)
+
+    def on_click(self, event: events.Click) -> None:
+        """The step under the mouse."""
+        if self.facts is None:
+            return
+        edges = self._edges(self.facts)
+        x = event.get_content_offset_capture(self).x + self.pan
+        for step in range(self.facts.steps):
+            if edges[step] <= x < edges[step + 1]:
+                self.post_message(self.StepSelected(self, step))
+
+
+def lanes_title(facts: GroupFacts, pipeline_step: int | None) -> str:
+    """What the steps cost in all."""
+    total = sum(facts.cost(step, pipeline_step).cycles for step in range(facts.steps))
+    if pipeline_step is not None and facts.item_cycles:
+        share = units.share(total, facts.plan.cycles)
+        return f"time steps · {units.cycles(total)} in this pipeline step, {share} of the group"
+    engine, share_of = facts.bound_share()
+    bound = f" · {100 * share_of:.0f} % bound by {engine}" if engine else ""
+    slices = facts.plan.secs.slices
+    times = f"{slices} slices in {facts.pipeline_steps} pipeline steps" if slices > 1 else "1 slice"
+    return f"time steps · {units.cycles(facts.plan.cycles)} for {times}{bound}"

@@ -163,8 +163,9 @@ def _draw_lifetimes(
 def lmem_map(memory: Mapping[str, Any], group: int, *, title: str, bank_bytes: int, banks: int) -> str:
     """One layer group's local memory: addresses downwards by bank, time steps to the right, as SVG text.
 
-    Rows may also carry `held` (loaded once for all slices, hatched) and `failed` (outlined in red). A buffer whose
-    first step is behind its last lives around the end of the loop. Raises UserError for an unknown group.
+    Steps count from 0 in the rows and from 1 in the picture. Rows may also carry `held` (loaded once for all slices,
+    hatched) and `failed` (outlined in red). A buffer whose first step is behind its last lives around the end of the
+    loop. Raises UserError for an unknown group.
     """
     rows = [row for row in memory["lmem"] if row["group"] == group]
     if not rows:
@@ -177,7 +178,7 @@ def lmem_map(memory: Mapping[str, Any], group: int, *, title: str, bank_bytes: i
     last = max(max(row["first_step"], row["last_step"]) for row in rows)
     capacity = bank_bytes * banks
     extent = max(capacity, max(row["address"] + row["bytes"] for row in rows))
-    left, top, row_height = MARGIN + 92, 92, 26
+    left, top, row_height = MARGIN + 92, 92, 27
     height = row_height * banks * extent / capacity
     canvas = Canvas(WIDTH, top + height + 64)
     _lmem_heading(canvas, memory, rows, group, title, capacity)
@@ -187,15 +188,19 @@ def lmem_map(memory: Mapping[str, Any], group: int, *, title: str, bank_bytes: i
         at = left + (step - first) * across
         canvas.line(at, top, at, top + height)
         canvas.text(
-            at + across / 2, top - 8, f"step {step}", role="muted", size=10.5, anchor="middle", width=across
+            at + across / 2,
+            top - 8,
+            f"step {step + 1}",
+            role="muted",
+            size=10.5,
+            anchor="middle",
+            width=across,
         )
     for row in rows:
-        spans = [(row["first_step"], row["last_step"])]
-        if row["first_step"] > row["last_step"]:
-            spans = [(row["first_step"], last), (first, row["last_step"])]
-        for begin, end in spans:
+        for begin, end in _spans(row, first, last):
             x, wide = left + (begin - first) * across, (end - begin + 1) * across
-            _draw_buffer(canvas, row, x, top + row["address"] * down, wide, row["bytes"] * down)
+            below = _has_room_below(rows, row, begin, LABEL_ROOM / down)
+            _draw_buffer(canvas, row, x, top + row["address"] * down, wide, row["bytes"] * down, below)
     if extent > capacity:
         canvas.line(left, top + capacity * down, WIDTH - MARGIN, top + capacity * down, "bad", width=2)
     _draw_legend(canvas, left, top + height + 34)
@@ -229,28 +234,54 @@ def _draw_banks(canvas: Canvas, left: float, top: float, down: float, bank_bytes
             canvas.text(left - 10, at + 17, kib, role="muted", size=10.5, anchor="end")
 
 
-def _draw_buffer(canvas: Canvas, row: Row, x: float, y: float, width: float, height: float) -> None:
+LABEL_ROOM = 15
+"""Height (pixels) of a label below a box that is too low for one."""
+
+
+def _spans(row: Row, first: int, last: int) -> list[tuple[int, int]]:
+    """The steps in which a buffer lives: one span, or two when it lives around the end of the loop."""
+    if row["first_step"] <= row["last_step"]:
+        return [(row["first_step"], row["last_step"])]
+    return [(row["first_step"], last), (first, row["last_step"])]
+
+
+def _has_room_below(rows: Sequence[Row], row: Row, step: int, nbytes: float) -> bool:
+    """No other buffer lies in the bytes below a buffer while a step runs."""
+    start = row["address"] + row["bytes"]
+    for other in rows:
+        first, last = other["first_step"], other["last_step"]
+        lives = first <= step <= last if first <= last else step >= first or step <= last
+        inside = other["address"] < start + nbytes and start < other["address"] + other["bytes"]
+        if other is not row and lives and inside:
+            return False
+    return True
+
+
+def _draw_buffer(
+    canvas: Canvas, row: Row, x: float, y: float, width: float, height: float, room_below: bool
+) -> None:
     role = KIND_ROLES.get(row["kind"], "scratch")
     name = words.short_name(str(row["buffer"]))
     kib = f"{row['bytes'] / 1024:.3g} KiB"
     tip = (
         f"{row['buffer']} ({row['kind']})\n{row['bytes']:,} bytes a lane at {row['address']:,}\n"
-        f"step {row['first_step']} to {row['last_step']}"
+        f"step {row['first_step'] + 1} to {row['last_step'] + 1}"
     )
     canvas.rect(
         x + 1.5,
         y + 0.75,
         width - 3,
-        max(2.0, height - 1.5),
+        max(3.0, height - 1.5),
         role,
         opacity=0.28,
         stroke="bad" if row.get("failed") else role,
         hatched=bool(row.get("held")),
         title=tip,
     )
-    if height >= 12:
-        middle = y + min(height / 2 + 4, 17)
-        canvas.text(x + 8, middle, f"{name} · {kib}", size=10.5, width=width - 14)
+    if height >= 13:
+        canvas.text(x + 8, y + min(height / 2 + 4, 17), f"{name} · {kib}", size=10.5, width=width - 14)
+    elif room_below:
+        canvas.text(x + 8, y + height + 12, f"{name} · {kib}", role=role, size=10, width=width - 14)
 
 
 def _draw_legend(canvas: Canvas, x: float, y: float) -> None:

@@ -140,7 +140,7 @@ class _ModuleGraph:
     def _group_title(self, number: int, index: int) -> str:
         ginfo = self.ops[index].attributes
         secs = [f"{dim}secs {ginfo[f'{dim}secs']}" for dim in "ncdhw" if int(ginfo.get(f"{dim}secs", 1)) > 1]
-        return " · ".join([f"group {number}", *secs])
+        return " · ".join([f"group {number + 1}", *secs])
 
     def _tooltip(self, op: OpRecord) -> str:
         lines = [op.name, f"from {words.in_layer(op.location, self.layer)}"]
@@ -189,6 +189,9 @@ def _details(op: OpRecord) -> Iterator[str]:
         shown.append(f"{op.operand_types[0].dtype} to {op.result_types[0].dtype}")
     if shown:
         yield " · ".join(shown)
+    place = given.get("ginfo")
+    if place:
+        yield f"LMEM {int(place['out_addr']) / 1024:g} KiB · {int(place['out_size']) / 1024:.3g} KiB"
 
 
 def _value(value: Any) -> str:

@@ -19,7 +19,7 @@ from engine.trace import html, words
 from engine.trace.charts import Bar, Segment, bar_chart, line_chart, strip
 from engine.trace.graph import graph_svg
 from engine.trace.html import Cell
-from engine.trace.memory_map import ddr_map
+from engine.trace.memory_map import ddr_map, lmem_map
 from engine.trace.output import suffix_of, write_file
 from engine.trace.palette import css_variables
 from engine.trace.program_graphs import STAGE_TITLES, pass_totals
@@ -254,11 +254,24 @@ def _memory_section(compilation: Compilation) -> str:
     parts = [html.figure(strip(segments), caption)]
     for spec in _shown_blocks(compilation):
         memory = memory_table(compilation, spec.name)
-        svg = ddr_map(memory, title=f"{spec.name} in DDR")
         note = f"{words.plural(len(memory['ddr']), 'tensor')} · {words.layers(spec.layers)}"
-        parts.append(
-            html.folded(words.times(spec), note, html.inline(svg), opened=spec.stage is Stage.DECODE)
-        )
+        pictures = html.inline(ddr_map(memory, title=f"{spec.name} in DDR"))
+        pictures += _group_maps(compilation, spec, memory)
+        parts.append(html.folded(words.times(spec), note, pictures, opened=spec.stage is Stage.DECODE))
+    return "".join(parts)
+
+
+def _group_maps(compilation: Compilation, spec: ModuleSpec, memory: Mapping[str, Any]) -> str:
+    """Local memory of each of a module's layer groups."""
+    chip = compilation.options.chip
+    numbers = sorted({row["group"] for row in memory["lmem"]})
+    parts = []
+    for at, number in enumerate(numbers, 1):
+        title = f"{spec.name}, group {at} of {len(numbers)}"
+        svg = lmem_map(memory, number, title=title, bank_bytes=chip.bank_bytes, banks=chip.banks)
+        ops = next((group["ops"] for group in memory["groups"] if group["group"] == number), ())
+        shown = ", ".join(words.short_name(str(op)) for op in ops)
+        parts.append(html.folded(f"local memory of group {at}", shown, html.inline(svg)))
     return "".join(parts)
 
 

@@ -105,7 +105,7 @@ def grouped() -> Snapshot:
     ops = (
         op("top.Input", ("%arg0",), ("%1",)),
         op("tpu.Load", ("%1",), ("%2",), parent=5),
-        op("tpu.Add", ("%2", "%2"), ("%3",), parent=5),
+        op("tpu.Add", ("%2", "%2"), ("%3",), parent=5, ginfo={"out_addr": 16384, "out_size": 1536}),
         op("tpu.Store", ("%3",), ("%4",), parent=5),
         op("tpu.Yield", ("%4",), (), parent=5),
         op("tpu.Group", ("%1",), ("%5",), nsecs=1, csecs=2),
@@ -119,7 +119,8 @@ def test_a_group_is_a_frame_and_its_result_comes_from_inside() -> None:
     source = module_graph(grouped(), title="m", subtitle="", outputs=["y"]).source
     frame = source[source.index("subgraph cluster_group5") :]
     frame = frame[: frame.index("\n\t}")]
-    assert "group 0 · csecs 2" in frame
+    assert "group 1 · csecs 2" in frame
+    assert nodes(frame)["op2"] == "Add add LMEM 16 KiB · 1.5 KiB"
     assert [name in frame for name in ("op1", "op2", "op3", "op6")] == [True, True, True, False]
     assert edges(source) == {("op0", "op1"), ("op1", "op2"), ("op2", "op3"), ("op3", "op6"), ("op6", "out0")}
 

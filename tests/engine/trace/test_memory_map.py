@@ -107,7 +107,7 @@ def lmem(*rows: dict[str, Any]) -> str:
 
 
 def test_buffers_lie_at_their_banks_and_steps() -> None:
-    svg = lmem(lmem_row("w", 0, 2048, 1, 3, held=True), lmem_row("x", 3072, 1024, 2, 2, kind="activation"))
+    svg = lmem(lmem_row("w", 0, 2048, 0, 2, held=True), lmem_row("x", 3072, 1024, 1, 1, kind="activation"))
     w, x = (boxes(svg)[name][0] for name in ("w (weight)", "x (activation)"))
     assert (w["hatched"], x["hatched"]) == (True, False)
     assert x["stroke"] == LIGHT["activations"]
@@ -118,7 +118,7 @@ def test_buffers_lie_at_their_banks_and_steps() -> None:
 
 
 def test_a_lifetime_around_the_loop_is_two_boxes() -> None:
-    svg = lmem(lmem_row("w", 0, 1024, 1, 3), lmem_row("x", 1024, 1024, 3, 1))
+    svg = lmem(lmem_row("w", 0, 1024, 0, 2), lmem_row("x", 1024, 1024, 2, 0))
     first, second = sorted(boxes(svg)["x (weight)"], key=lambda box: -box["x"])
     (whole,) = boxes(svg)["w (weight)"]
     assert second["x"] == whole["x"]
@@ -140,3 +140,14 @@ def test_an_unknown_group_is_named_with_those_there_are() -> None:
         lmem_map(rows, 7, title="", bank_bytes=1024, banks=16)
     with pytest.raises(UserError, match="this module has none"):
         lmem_map({"lmem": [], "groups": []}, 7, title="", bank_bytes=1024, banks=16)
+
+
+def test_a_low_box_has_its_label_below_where_nothing_else_lies() -> None:
+    alone = lmem(lmem_row("tiny", 0, 64, 0, 0))
+    above = lmem(lmem_row("tiny", 0, 64, 0, 0), lmem_row("big", 64, 4096, 0, 0))
+    earlier = lmem(lmem_row("tiny", 0, 64, 1, 1), lmem_row("big", 64, 4096, 0, 0))
+    assert [any(word.startswith("tiny") for word in words(svg)) for svg in (alone, above, earlier)] == [
+        True,
+        False,
+        True,
+    ]

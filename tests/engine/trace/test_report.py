@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compiled import tiny_compilation
@@ -13,6 +14,8 @@ from compiled import tiny_compilation
 from engine.compiler import Compilation
 from engine.errors import CompileError, UserError
 from engine.sim.throughput import simulate
+from engine.tables import memory_table
+from engine.trace import report
 from engine.trace.html import inline
 from engine.trace.report import report_html, write_report
 
@@ -126,6 +129,20 @@ def test_pictures_follow_the_readers_colour_scheme(text: str) -> None:
 def test_graphviz_output_is_cut_to_its_picture() -> None:
     svg = '<?xml version="1.0"?>\n<!DOCTYPE svg>\n<!-- made -->\n<svg><!-- a --><g id="node1" class="node"/></svg>'
     assert inline(svg) == '<svg><g class="node"/></svg>'
+
+
+def test_local_memory_of_groups_is_drawn(compilation: Compilation, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a module whose memory table has a layer group
+    def with_group(compilation: Compilation, module: str) -> dict[str, Any]:
+        row = {"group": 0, "buffer": "model.layers.{i}.mlp.act", "kind": "activation", "address": 0}
+        group = {"group": 0, "ops": ["tpu.Add"], "secs": [1, 2, 1, 1, 1], "cycles": 1000, "peak_bytes": 4096}
+        lmem = [{**row, "bytes": 4096, "first_step": 0, "last_step": 1, "banks": [0]}]
+        return {**memory_table(compilation, module), "groups": [group], "lmem": lmem}
+
+    monkeypatch.setattr(report, "memory_table", with_group)
+    words = " ".join(Page(report_html(compilation)).words)
+    assert "block_kv_0, group 1 of 1" in words
+    assert "mlp.act · 4 KiB" in words
 
 
 def test_names_are_escaped(compilation: Compilation) -> None:

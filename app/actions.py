@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,14 @@ class Action:
         """The keys as people read them."""
         return self.shown or " ".join(pretty(key) for key in self.keys[:2])
 
+    @property
+    def all_keys(self) -> str:
+        """Every key, as people read them."""
+        return " ".join(pretty(key) for key in self.keys)
+
 
 _NAMES = {
+    "equals_sign": "=",
     "left_square_bracket": "[",
     "right_square_bracket": "]",
     "left_curly_bracket": "{",
@@ -143,7 +149,7 @@ ACTIONS: tuple[Action, ...] = (
 )
 
 
-def bindings(*scopes: str) -> list[Binding]:
+def bindings(*scopes: str) -> list[BindingType]:
     """Textual bindings of all actions of the scopes."""
     return [
         Binding(",".join(action.keys), action.name, action.label or action.about, show=False)

@@ -6,17 +6,21 @@ in the app's thread and change the workspace, and the visible screen shows it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.app import App
+from textual.widget import Widget
 
-from app.actions import bindings
+from app.actions import SCREENS, Action, bindings
 from app.jobs import Jobs
+from app.palette import Actions
 from app.screens.base import WorkScreen
 from app.screens.explore import ExploreScreen
 from app.theme import THEMES
+from app.widgets.lines import LineView
 from app.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -41,19 +45,29 @@ def start_fork_server() -> None:
 
 
 class Explorer(App[None]):
-    """The app. `workspace`: what is open; None asks for a model first."""
+    """The app.
+
+    workspace: what is open; None asks for a model first. theme: a theme's name; empty for the default. remember: keep
+    theme and opened models in the user's settings.
+    """
 
     TITLE = "tpuscope"
     BINDINGS = bindings("app")
     ENABLE_COMMAND_PALETTE = True
 
-    def __init__(self, workspace: Workspace | None = None) -> None:
+    COMMANDS = {Actions}
+
+    def __init__(
+        self, workspace: Workspace | None = None, *, theme: str = "", remember: bool = False
+    ) -> None:
         super().__init__()
-        for theme in THEMES:
-            self.register_theme(theme)
-        self.theme = THEMES[0].name
+        for known in THEMES:
+            self.register_theme(known)
+        self.theme = theme if theme in self.available_themes else THEMES[0].name
+        self.remember = remember
         self.work = workspace
         self.jobs = Jobs(self)
+        self._serial = 1
         start_fork_server()
         self._work_screens: dict[str, WorkScreen] = {}
 
@@ -79,14 +93,38 @@ class Explorer(App[None]):
             if workspace.state(spec.name) == "done":
                 self._time(workspace, spec.name)
 
-    def open_path(self, path: Path | str, options: Mapping[str, Any]) -> None:
-        """Open a model and show it. Raises UserError."""
+    def open_path(
+        self,
+        path: Path | str,
+        options: Mapping[str, Any],
+        done: Callable[[object], object] = lambda _: None,
+        failed: Callable[[Exception], object] = lambda error: None,
+    ) -> None:
+        """Open a model in the engine's thread and show it, or call `failed`."""
         from app.session import Session
 
-        session = Session.open(path, options)
-        if self.work is not None and self.work.session is not None:
-            self.work.session.cancel()
-        self.show_workspace(Workspace.of(session))
+        def opened(session: Session) -> None:
+            if self.work is not None and self.work.session is not None:
+                self.work.session.cancel()
+            done(session)
+            self.show_workspace(Workspace.of(session))
+            self._remember(path, options)
+
+        self.jobs.submit(lambda: Session.open(path, options), opened, failed)
+
+    def _remember(self, path: Path | str, options: Mapping[str, Any]) -> None:
+        """Keep the model among the recent ones."""
+        if self.remember:
+            from app.settings import Settings
+
+            Settings.load().opened(path, dict(options)).save()
+
+    def action_open_model(self) -> None:
+        """The open screen."""
+        from app.screens.open_model import OpenScreen, recent_choices
+
+        if not isinstance(self.screen, OpenScreen):
+            self.push_screen(OpenScreen(recent_choices() if self.remember else ()))
 
     # -- events of the compilation ------------------------------------------------------------------------------
 
@@ -164,6 +202,75 @@ class Explorer(App[None]):
         else:
             self.push_screen(name)
 
+    async def run_registered(self, action: Action) -> None:
+        """Run an action of the registry from anywhere: on its screen, in a panel that has it."""
+        if action.scope in SCREENS:
+            if self.work is None:
+                self.notify("open a model first")
+                return
+            self.action_show_screen(action.scope)
+        name = action.name.partition("(")[0]
+        focused = self.screen.focused
+        for node in (focused, self.screen, self):
+            if node is not None and hasattr(node, f"action_{name}"):
+                await self.run_action(action.name, node)
+                return
+        self.notify(f"{action.about}: select a panel that can do this first")
+
+    def action_help(self) -> None:
+        """Help for the focused panel."""
+        from app.screens.help import HelpScreen
+
+        focused, screen = self.screen.focused, self.screen
+        scopes = [screen.NAME, *screen.SCOPES] if isinstance(screen, WorkScreen) else ["app"]
+        text, title = "", screen.NAME if isinstance(screen, WorkScreen) else "tpuscope"
+        if isinstance(focused, LineView):
+            text, title = focused.HELP, str(focused.border_title or title)
+            scopes = [scopes[0], *focused.SCOPES, *scopes[1:]]
+        self.push_screen(HelpScreen(title, text, scopes))
+
+    def action_export(self) -> None:
+        """The export menu."""
+        if self.work is None:
+            self.notify("open a model first")
+            return
+        from app.screens.export import ExportScreen, exports
+
+        self.push_screen(ExportScreen(exports(self.work, self.export_screenshot), self.work))
+
+    def action_jump(self) -> None:
+        """Letters over the panels."""
+        from app.screens.jump import JumpScreen
+
+        panels = [widget for widget in self.screen.focus_chain if widget.region.width]
+
+        def go(panel: Widget | None) -> None:
+            if panel is not None:
+                panel.focus()
+
+        self.push_screen(JumpScreen(panels), go)
+
+    def action_next_theme(self) -> None:
+        """Dark, light, ANSI."""
+        names = [theme.name for theme in THEMES]
+        at = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(at + 1) % len(names)]
+
+    def watch_theme(self, theme: str) -> None:
+        """What was drawn is drawn anew, and the choice is kept."""
+        for panel in self.screen.query(LineView) if self.is_running and self.screen_stack else ():
+            panel.repaint()
+        if self.is_running and self.remember:
+            from app.settings import Settings
+
+            replace(Settings.load(), theme=theme).save()
+
+    def action_screenshot_svg(self) -> None:
+        """This screen as an SVG file in the working folder."""
+        path = self.save_screenshot(f"tpuscope-{self._serial:02}.svg", path=".")
+        self._serial += 1
+        self.notify(path, title="saved")
+
     async def action_quit(self) -> None:
         """Stop everything and leave."""
         if self.work is not None and self.work.session is not None:
@@ -204,4 +311,11 @@ def _make_screen(name: str, workspace: Workspace) -> WorkScreen:
 
 def run(session: Session | None = None) -> None:
     """Open the explorer on a session; without one it asks for a model."""
-    Explorer(Workspace.of(session) if session is not None else None).run()
+    from app.settings import Settings
+
+    settings = Settings.load()
+    if session is not None:
+        settings = settings.opened(session.source)
+        settings.save()
+    workspace = Workspace.of(session) if session is not None else None
+    Explorer(workspace, theme=settings.theme, remember=True).run()

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from app import units
 from engine.compiler import Compilation
 from engine.passes import PASS_NAMES
 from engine.snapshot import ModuleSnapshots, OpRecord, Snapshot
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from app.session import Session
     from engine.provenance import Provenance
     from engine.sim.throughput import Simulation, Simulator
-    from engine.sim.timing import ModuleTiming
+    from engine.sim.timing import ModuleTiming, OpTiming
 
 State = Literal["pending", "running", "done", "failed"]
 
@@ -242,7 +241,7 @@ class Workspace:
         key = (snapshot.module, self.layer)
         if key not in self._views:
             self._views[key] = layer_view(self.compilation, self.spec(snapshot.module).name_for(self.layer))
-        return self._views[key].address(address)
+        return int(self._views[key].address(address))
 
     def provenance(self, op: OpRecord) -> Provenance | None:
         """The op's way through the compilation; None for ops that come from nowhere."""
@@ -278,41 +277,38 @@ class Workspace:
             found[kind] = found.get(kind, 0) + weight.result_types[0].nbytes
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
-    def op_cost(self, snapshot: Snapshot, op: OpRecord) -> list[tuple[str, str]] | None:
-        """Instructions, cycles and traffic of what an op became, as spans; None before codegen."""
+    def op_cost(self, op: OpRecord) -> OpCost | None:
+        """What became of an op: its own instructions where they can be told apart, else its origin's.
+
+        None before codegen.
+        """
         way = self.provenance(op)
         if way is None or not (way.tiu or way.gdma):
             return None
-        indices = {index for index, _ in way.tpu_ops}
-        last = self.snapshots().snapshots[-1]
-        mine = [
-            i for i, o in way.tpu_ops if op.dialect == "tpu" and o.origins == op.origins and o.name == op.name
-        ]
-        if len(mine) == 1:
-            indices = set(mine)
-        tiu, gdma = _count_instructions(last, indices)
-        spans = [
-            (f"{tiu} TIU", "compute"),
-            (" + ", "muted"),
-            (f"{gdma} GDMA", "dma"),
-            (" instructions", "muted"),
-        ]
+        alike = {i for i, o in way.tpu_ops if (o.name, o.origins) == (op.name, op.origins)}
+        indices = alike if len(alike) == 1 else {index for index, _ in way.tpu_ops}
+        tiu, gdma = _count_instructions(self.snapshots().snapshots[-1], indices)
         timing = self.timings.get(self.module)
-        if timing is None:
-            return spans
-        rows = [row for row in timing.ops if row.op in indices]
-        read, written = (sum(getattr(r, f) for r in rows) for f in ("ddr_read_bytes", "ddr_write_bytes"))
-        busy_tiu = sum(row.tiu_busy_cycles for row in rows)
-        busy_gdma = sum(row.gdma_busy_cycles for row in rows)
-        bound = "memory" if busy_gdma >= busy_tiu else "compute"
-        spans += [
-            (" · ", "muted"),
-            (units.cycles(sum(row.cycles for row in rows)), "bold"),
-            (" · ", "muted"),
-            (f"bound by {bound}", f"{bound}-bound"),
-            (f" · {units.size(read)} read, {units.size(written)} written", "muted"),
-        ]
-        return spans
+        return OpCost(tiu, gdma, tuple(row for row in timing.ops if row.op in indices) if timing else None)
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """Instructions of an op, and what they cost in one layer where that is known."""
+
+    tiu: int
+    gdma: int
+    rows: Sequence[OpTiming] | None
+
+    def total(self, name: str) -> int:
+        """The sum of a field of the timings."""
+        return sum(int(getattr(row, name)) for row in self.rows or ())
+
+    @property
+    def bound(self) -> str:
+        """The busier engine: memory or compute."""
+        busier = self.total("gdma_busy_cycles") >= self.total("tiu_busy_cycles")
+        return "memory" if busier else "compute"
 
 
 def _count_instructions(last: Snapshot, indices: set[int]) -> tuple[int, int]:

@@ -84,7 +84,7 @@ class WorkScreen(Screen[None]):
         for node in (self.focused, self, self.app):
             name = event.action.partition("(")[0]
             if node is not None and hasattr(node, f"action_{name}"):
-                await self.run_action(event.action, node)
+                await self.app.run_action(event.action, node)
                 return
 
     # -- module and layer ---------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class ExploreScreen(WorkScreen):
 
     def _document(self, snapshot: Snapshot | None, base: Snapshot | None) -> Document | None:
         if snapshot is None:
-            self.ir.EMPTY = self._missing()
+            self.ir.empty = self._missing()
             return None
         if base is not None:
             pair = self._comparison(base, snapshot)

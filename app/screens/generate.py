@@ -197,7 +197,7 @@ class GenerateScreen(WorkScreen):
         self.query_one(RunHead).show(self._head(run))
         table, flow = self.query_one(StepTable), self.query_one(TextFlow)
         if run is None:
-            flow.EMPTY = self._missing() or TextFlow.EMPTY
+            flow.empty = self._missing() or TextFlow.EMPTY
             flow.show([])
             table.show([])
             self.query_one(Inspector).show("also likely", [])

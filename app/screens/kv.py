@@ -72,7 +72,7 @@ class KvScreen(WorkScreen):
         }
         self.query_one(KvPicture).show(self.table, self.work.filled, modules)
         if reason:
-            layers.EMPTY = reason
+            layers.empty = reason
         if self.table is None:
             layers.show([], [])
         else:

@@ -61,7 +61,7 @@ and **write** its DDR bytes, **bound by** the engine that is busier while it run
     EMPTY = "simulated when all modules are compiled"
 
 
-class SpeedPlot(PlotextPlot):
+class SpeedPlot(PlotextPlot):  # type: ignore[misc]
     """Decode tokens/s against the rows of history."""
 
     DEFAULT_CSS = """
@@ -180,7 +180,7 @@ class SimulateScreen(WorkScreen):
         simulation = work.simulation
         if simulation is None:
             self.cost = None
-            table.EMPTY = self._missing()
+            table.empty = self._missing()
             table.show([], [])
             self.query_one(StageHead).show([])
             self.query_one(Inspector).show("op", [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ from app.widgets.documents import (
 )
 from app.widgets.lines import Line, LineView, Span
 from app.widgets.table import width_of
-from app.workspace import Workspace
+from app.workspace import OpCost, Workspace
 from engine.passes import IMPORT, PASSES
 from engine.snapshot import OpRecord, Snapshot, TensorType, is_computation
 
@@ -98,7 +98,7 @@ def op_title(op: OpRecord) -> str:
 def op_lines(work: Workspace, snapshot: Snapshot, op: OpRecord, width: int) -> list[list[Span]]:
     """Everything about an op, most wanted first."""
     lines = _from_lines(work, op, width)
-    lines += _to_lines(work, snapshot, op)
+    lines += _to_lines(work, op)
     lines += _type_lines(work, snapshot, op)
     if op.attributes and op.name != "top.Weight":
         text = " · ".join(f"{name} {attribute_text(value)}" for name, value in op.attributes.items())
@@ -146,7 +146,7 @@ def _from_lines(work: Workspace, op: OpRecord, width: int) -> list[list[Span]]:
     return lines
 
 
-def _to_lines(work: Workspace, snapshot: Snapshot, op: OpRecord) -> list[list[Span]]:
+def _to_lines(work: Workspace, op: OpRecord) -> list[list[Span]]:
     way = work.provenance(op) if is_computation(op) else None
     if way is None or not (way.tiu or way.gdma or way.tpu_ops):
         return []
@@ -157,10 +157,31 @@ def _to_lines(work: Workspace, snapshot: Snapshot, op: OpRecord) -> list[list[Sp
         lines.append(
             labelled("to", [(f"{len(became)} ops: " if len(became) > 1 else "", "muted"), (names, "")])
         )
-    cost = work.op_cost(snapshot, op)
-    if cost is not None:
-        lines.append(labelled("" if lines else "to", cost))
-    return lines
+    cost = work.op_cost(op)
+    return lines if cost is None else [*lines, *_cost_lines(cost, not lines)]
+
+
+def _cost_lines(cost: OpCost, first: bool) -> Iterator[list[Span]]:
+    yield labelled(
+        "to" if first else "",
+        [
+            (f"{cost.tiu} TIU", "compute"),
+            (" + ", "muted"),
+            (f"{cost.gdma} GDMA", "dma"),
+            (" instructions", "muted"),
+        ],
+    )
+    if cost.rows is not None:
+        read, written = (units.size(cost.total(f"ddr_{way}_bytes")) for way in ("read", "write"))
+        yield labelled(
+            "costs",
+            [
+                (units.cycles(cost.total("cycles")), "bold"),
+                (" · ", "muted"),
+                (f"bound by {cost.bound}", f"{cost.bound}-bound"),
+                (f" · reads {read}, writes {written}", "muted"),
+            ],
+        )
 
 
 def _type_lines(work: Workspace, snapshot: Snapshot, op: OpRecord) -> list[list[Span]]:

@@ -52,7 +52,7 @@ class LineView(ScrollView, can_focus=True):
     HELP: ClassVar[str] = ""
     """What the panel shows and how to read it; `?` shows it."""
     EMPTY: ClassVar[str] = ""
-    """What to say when there is nothing to show."""
+    """What to say when there is nothing to show, unless `empty` says something better."""
 
     cursor: reactive[int] = reactive(0, repaint=False)
     show_cursor: reactive[bool] = reactive(True)
@@ -85,6 +85,7 @@ class LineView(ScrollView, can_focus=True):
         super().__init__(id=id, classes=classes)
         self.border_title = title
         self.sought = ""
+        self.empty = self.EMPTY
         self._strips: dict[int, Strip] = {}
         self._painted = ("", 0)
 
@@ -173,7 +174,7 @@ class LineView(ScrollView, can_focus=True):
             return self._strip(pinned[y], palette, "", "").crop_extend(0, width, base).apply_style(base)
         index = y - len(pinned) + self.scroll_offset.y
         if not self.line_count() and y == len(pinned) + self.size.height // 3:
-            return self._strip([(self.EMPTY.center(width), "muted")], palette, "", "").apply_style(base)
+            return self._strip([(self.empty.center(width), "muted")], palette, "", "").apply_style(base)
         if index >= self.line_count():
             return Strip.blank(width, base)
         on = self.show_cursor and index == self.cursor and self.selectable(index)
@@ -371,7 +372,7 @@ def marked(line: Line, sought: str) -> Iterable[Span]:
     """The line with every occurrence of a text marked, also across spans."""
     text = plain(line).lower()
     wanted = sought.lower()
-    spots = set()
+    spots: set[int] = set()
     at = text.find(wanted)
     while wanted and at >= 0:
         spots.update(range(at, at + len(wanted)))

@@ -1,0 +1,342 @@
+"""Screen 0: which model to open and how to compile it; what is wrong is said in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.suggester import Suggester
+from textual.widgets import Input, Label, Select, Static
+
+from app.shared_options import integers
+from app.widgets.lines import LineView
+from app.widgets.table import Column, Row, TableView
+from engine.errors import UserError
+from engine.options import MODES
+from engine.tpu.chip import chips
+
+if TYPE_CHECKING:
+    from app.explorer import Explorer
+
+MODEL_FILES = (".tpuscope", ".json")
+"""Suffixes of files that can be opened."""
+
+_LIMIT = 200
+"""Entries of a folder that are listed."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something that can be opened. kind: demo, recent, or what it is in the file system. options: as compiled last."""
+
+    kind: str
+    title: str
+    about: str
+    path: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def is_model(self) -> bool:
+        """Opening it makes sense; a plain folder is only looked into."""
+        return self.kind != "folder"
+
+
+def completions(text: str) -> list[Choice]:
+    """Models and folders that a path may go on to."""
+    typed = Path(text).expanduser() if text else Path()
+    folder, start = (typed, "") if not text or text.endswith("/") else (typed.parent, typed.name)
+    try:
+        entries = sorted(folder.iterdir(), key=lambda entry: entry.name.lower())[: 10 * _LIMIT]
+    except OSError:
+        return []
+    found = []
+    for entry in entries:
+        if not entry.name.startswith(start) or (entry.name.startswith(".") and not start.startswith(".")):
+            continue
+        choice = _choice(entry)
+        if choice is not None:
+            found.append(choice)
+    return found[:_LIMIT]
+
+
+def _choice(entry: Path) -> Choice | None:
+    try:
+        if entry.is_dir():
+            if (entry / "config.json").is_file():
+                weights = any(entry.glob("*.safetensors"))
+                about = "checkpoint" if weights else "architecture without weights"
+                return Choice("model", f"{entry.name}/", about, str(entry))
+            return Choice("folder", f"{entry.name}/", "", str(entry))
+        if entry.suffix in MODEL_FILES:
+            about = "compiled file" if entry.suffix == ".tpuscope" else "config"
+            return Choice("model", entry.name, about, str(entry))
+    except OSError:
+        return None
+    return None
+
+
+class PathSuggester(Suggester):
+    """Completes a path to the first model or folder that begins like it."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """The rest of the path."""
+        found = completions(value) if value else []
+        if not found:
+            return None
+        name = found[0].title
+        head = value[: len(value) - len(Path(value).name)] if not value.endswith("/") else value
+        return head + name
+
+
+class ChoiceTable(TableView):
+    """Demos, recent models, and what lies where the path points to."""
+
+    HELP = """
+Demos need no download: one is a small checkpoint that generates text, the other the architecture of a known model.
+Recent models are opened with the options that they were compiled with last. Below them is what lies where the typed
+path points to; enter opens a model or looks into a folder.
+"""
+    EMPTY = "nothing to open here"
+
+    def __init__(self) -> None:
+        columns = (Column(""), Column("model", stretch=True), Column("about", stretch=True, rank=1))
+        super().__init__(columns, id="choices", title="open", head=False)
+
+
+class OpenScreen(Screen[None]):
+    """A form over a list of models."""
+
+    BINDINGS = [("escape", "leave", "Back"), ("down", "to_list", "List")]
+    AUTO_FOCUS = "#path"
+    DEFAULT_CSS = """
+    OpenScreen {
+        align: center top; background: $background;
+        & #form { width: 100%; max-width: 110; height: 1fr; padding: 1 2; }
+        & #name { text-style: bold; color: $primary; width: 100%; text-align: center; }
+        & #what { color: $text-muted; width: 100%; text-align: center; margin-bottom: 1; }
+        & Horizontal { height: 1; margin-bottom: 1; }
+        & Label { width: 11; color: $text-muted; }
+        & .short { width: 11; margin-left: 2; }
+        & Input { width: 1fr; background: $panel; height: 1; border: none; padding: 0 1; }
+        & Input:focus { background: $surface; border: none; }
+        & Select { width: 22; }
+        & #problem { color: $error; height: auto; max-height: 6; margin-bottom: 1; display: none; }
+        & #problem.-shown { display: block; }
+        & #busy { color: $text-muted; height: 1; width: 100%; }
+        & ChoiceTable { height: 1fr; min-height: 5; }
+    }
+    """
+
+    def __init__(self, choices: Sequence[Choice] = (), problem: str = "") -> None:
+        super().__init__()
+        self.known = list(choices)
+        self.problem = problem
+        self._opening = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="form"):
+            yield Static("tpuscope", id="name")
+            yield Static("see how a language model is compiled for a TPU, and run it", id="what")
+            with Horizontal():
+                yield Label("model")
+                yield Input(
+                    placeholder="checkpoint folder, config.json or compiled file",
+                    suggester=PathSuggester(),
+                    id="path",
+                )
+            with Horizontal():
+                yield Label("chip")
+                names = [(name, name) for name in chips()]
+                yield Select(names, value="bm1684x", allow_blank=False, compact=True, id="chip_name")
+                yield Label("quantise", classes="short")
+                modes = [(mode, mode) for mode in ("auto", *MODES)]
+                yield Select(modes, value="auto", allow_blank=False, compact=True, id="quantize")
+            with Horizontal():
+                yield Label("history S")
+                yield Input(placeholder="2048 or the maximum", type="integer", id="seq_length")
+                yield Label("prefill L", classes="short")
+                yield Input(placeholder="S/4", type="integer", id="max_input_length")
+                yield Label("chunks", classes="short")
+                yield Input(placeholder="L, 2L, … below S", id="decode_chunks")
+            yield Static(id="problem", markup=False)
+            yield ChoiceTable()
+            yield Static("enter opens · → completes the path · ↓ list · tab next field · esc back", id="busy")
+
+    def on_mount(self) -> None:
+        """What can be opened at once; demos are made ready behind the scenes."""
+        self.say(self.problem)
+        self.list_choices("")
+        app = cast("Explorer", self.app)
+        app.jobs.submit(demo_choices, self._add_demos, lambda error: None)
+
+    def _add_demos(self, demos: list[Choice]) -> None:
+        self.known = [*demos, *(choice for choice in self.known if choice.kind != "demo")]
+        if self.is_mounted:
+            self.list_choices(self.query_one("#path", Input).value)
+
+    def list_choices(self, text: str) -> None:
+        """Known models while nothing is typed, then what the path may go on to."""
+        found = completions(text)
+        choices = [*self.known, *(c for c in found if c.is_model)] if not text else found
+        title = "demos and recent models" if not text else "what lies there"
+        self.query_one(ChoiceTable).border_title = title
+        self.query_one(ChoiceTable).show(
+            [
+                Row(
+                    (
+                        (
+                            choice.kind,
+                            {"demo": "good", "recent": "kv", "model": "weights"}.get(choice.kind, "faint"),
+                        ),
+                        (choice.title, "heading" if choice.is_model else "muted"),
+                        (choice.about, "muted"),
+                    ),
+                    choice,
+                )
+                for choice in choices
+            ],
+            keep=False,
+        )
+
+    def say(self, problem: str) -> None:
+        """Show what is wrong, or nothing."""
+        line = self.query_one("#problem", Static)
+        line.update(problem)
+        line.set_class(bool(problem), "-shown")
+
+    @on(Input.Changed, "#path")
+    def typed(self, event: Input.Changed) -> None:
+        """The list follows the path."""
+        self.list_choices(event.value)
+
+    @on(Input.Submitted)
+    def submitted(self) -> None:
+        """Open what the form says."""
+        path = self.query_one("#path", Input).value.strip()
+        if not path:
+            self.query_one(ChoiceTable).focus()
+            return
+        self.open(path, self.options)
+
+    @on(LineView.Chosen, "#choices")
+    def chosen(self) -> None:
+        """Open a model; look into a folder."""
+        choice = self.query_one(ChoiceTable).key
+        if not isinstance(choice, Choice):
+            return
+        if choice.is_model:
+            try:
+                given = self.given_options()
+            except UserError as error:
+                self.say(str(error))
+                return
+            self.open(choice.path, lambda: {**dict(choice.options), **given})
+            return
+        entry = self.query_one("#path", Input)
+        entry.value = f"{choice.path}/"
+        entry.cursor_position = len(entry.value)
+
+    @property
+    def options(self) -> Callable[[], dict[str, Any]]:
+        """Reads the options when they are needed."""
+        return self.given_options
+
+    def given_options(self) -> dict[str, Any]:
+        """Options that differ from the defaults. Raises UserError for a malformed list."""
+        found: dict[str, Any] = {}
+        chip = self.query_one("#chip_name", Select).value
+        mode = self.query_one("#quantize", Select).value
+        if chip != "bm1684x":
+            found["chip_name"] = chip
+        if mode != "auto":
+            found["quantize"] = mode
+        for name in ("seq_length", "max_input_length"):
+            text = self.query_one(f"#{name}", Input).value.strip()
+            if text:
+                found[name] = int(text)
+        chunks = self.query_one("#decode_chunks", Input).value.strip()
+        if chunks:
+            found["decode_chunks"] = integers("chunks", chunks)
+        return found
+
+    def open(self, path: str, options: Callable[[], dict[str, Any]]) -> None:
+        """Open in the engine's thread; the explorer shows it, or the form says what is wrong."""
+        if self._opening:
+            return
+        try:
+            given = options()
+        except UserError as error:
+            self.say(str(error))
+            return
+        self._opening = True
+        self.say("")
+        self.query_one("#busy", Static).update(f"opening {path} …")
+
+        def failed(error: Exception) -> None:
+            self._opening = False
+            if self.is_mounted:
+                known = isinstance(error, UserError)
+                self.say(str(error) if known else f"{type(error).__name__}: {error}")
+                self.query_one("#busy", Static).update("mend the path or the options and press enter again")
+
+        def done(_: object) -> None:
+            self._opening = False
+
+        cast("Explorer", self.app).open_path(path, given, done, failed)
+
+    def action_to_list(self) -> None:
+        """From the form to the list."""
+        self.query_one(ChoiceTable).focus()
+
+    def action_leave(self) -> None:
+        """Back to what is open, if anything is."""
+        app = cast("Explorer", self.app)
+        if isinstance(self.focused, LineView):
+            self.query_one("#path", Input).focus()
+        elif app.work is not None:
+            app.action_show_screen("explore")
+
+
+def demo_choices() -> list[Choice]:
+    """The bundled demos; none where they cannot be written."""
+    from app.settings import cache_path
+    from engine.top.demo import demo_models
+
+    try:
+        return [
+            Choice("demo", model.title, model.about, str(model.path)) for model in demo_models(cache_path())
+        ]
+    except UserError:
+        return []
+
+
+def recent_choices() -> list[Choice]:
+    """Models that were opened before, the latest first."""
+    from app.settings import Settings
+
+    found = []
+    for model in Settings.load().recent:
+        path = Path(model.path)
+        if path.exists():
+            about = " ".join(f"{_SHORT.get(name, name)} {value}" for name, value in model.options.items())
+            options = tuple(model.options.items())
+            found.append(Choice("recent", path.name, f"{about}  {path.parent}".strip(), str(path), options))
+    return found
+
+
+_SHORT = {
+    "seq_length": "S",
+    "max_input_length": "L",
+    "quantize": "",
+    "chip_name": "",
+    "decode_chunks": "chunks",
+}

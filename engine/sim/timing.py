@@ -49,7 +49,8 @@ class Work:
 
 @dataclass(frozen=True)
 class OpTiming(Work):
-    """One op. op: its index in the module. cycles: what it adds to the module's time, so ops sum to the total."""
+    """One op. op: its index in the module. cycles: what it adds to the module's time, so ops sum to the total, and the
+    ops of a layer group to the group's span."""
 
     op: int
     cycles: int
@@ -84,12 +85,10 @@ def time_module(program: np.ndarray, chip: Chip, history_length: int | None = No
     numbers, op = np.unique(program["op"], return_inverse=True)
     sums = np.zeros((len(numbers), columns.shape[1]), np.int64)
     np.add.at(sums, op, columns)
-    ends = np.full(len(numbers), -1, np.int64)
-    np.maximum.at(ends, op, plan.end)
     ops = [
         OpTiming(tiu, gdma, loaded, stored, copied, number, cost)
         for number, (tiu, gdma, loaded, stored, copied), cost in zip(
-            numbers.tolist(), sums.tolist(), _shares(ends).tolist(), strict=True
+            numbers.tolist(), sums.tolist(), _shares(program["core"], op, plan).tolist(), strict=True
         )
     ]
     tiu, gdma, loaded, stored, copied = columns.sum(axis=0, dtype=np.int64).tolist()
@@ -103,9 +102,21 @@ def _work_columns(program: np.ndarray, cycles: np.ndarray) -> np.ndarray:
     return np.column_stack([np.where(tiu, cycles, 0), np.where(tiu, 0, cycles), *ways])
 
 
-def _shares(ends: np.ndarray) -> np.ndarray:
-    """Cycles that each op adds: from the latest end before its own to its own."""
-    order = np.argsort(ends, kind="stable")
-    shares = np.empty_like(ends)
-    shares[order] = np.diff(ends[order], prepend=-1)
+def _shares(core: np.ndarray, op: np.ndarray, plan: Schedule) -> np.ndarray:
+    """Cycles that each op adds, by number in `op`: on the slowest core the time that nothing else explains.
+
+    Backwards from the end of the program: whatever ends in a cycle is charged with its own cycles, then what ended
+    before it started. Between two waits for all, as in a layer group, that is the busier engine.
+    """
+    shares = np.zeros(int(op.max(initial=-1)) + 1, np.int64)
+    if not len(op):
+        return shares
+    running = np.flatnonzero((plan.end >= plan.start) & (core == core[np.argmax(plan.end)]))
+    ends_in = dict(zip(plan.end[running].tolist(), running.tolist(), strict=True))
+    starts, charged = plan.start.tolist(), op.tolist()
+    cycle = max(ends_in, default=-1)
+    while cycle >= 0:
+        instruction = ends_in[cycle]
+        shares[charged[instruction]] += cycle + 1 - starts[instruction]
+        cycle = starts[instruction] - 1
     return shares

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.errors import CompileError
+from engine.errors import CompileError, VerifyError
 from engine.passes.layer_group.layout import Role, read_as, read_weight
 from engine.passes.layer_group.plan import GroupType, ItemKind, Secs
 from engine.snapshot import OpRecord
@@ -128,6 +128,13 @@ def read_group(ops: Sequence[OpRecord], index: int) -> GroupView:
     for item in items.values():
         _check_item(item, view)
     return view
+
+
+def _ginfo(op: OpRecord) -> Ginfo:
+    try:
+        return Ginfo.of(op.attributes["ginfo"])
+    except VerifyError as error:
+        raise CompileError(f"{op.name} at {op.location}: {error}") from None
 
 
 def _steps(flow: Sequence[int]) -> tuple[tuple[int, ...], ...]:

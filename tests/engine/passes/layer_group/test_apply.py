@@ -14,6 +14,7 @@ from engine.errors import CompileError
 from engine.passes.layer_group.occupancy import live_buffers, problems, slice_problems
 from engine.passes.layer_group.plan import BufferKind, GroupPlan, GroupType, ItemKind, Secs
 from engine.passes.layer_group.view import GroupView, group_indices, read_group
+from engine.sim.timing import time_module
 from engine.tpu.isa import Opcode
 from engine.tpu.numerics import round_to
 
@@ -225,3 +226,18 @@ def test_scratch_and_tensors_are_listed_with_their_times() -> None:
     assert times[norm, BufferKind.ACTIVATION] == (2, 3)
     assert times[norm, BufferKind.SCRATCH] == (2, 2)
     assert times[product, BufferKind.ACTIVATION] == (3, 4)
+
+
+def test_every_cycle_of_a_group_is_charged_to_the_engine_that_all_wait_for() -> None:
+    # GIVEN a group that does not overlap loads, ops and stores
+    built = build(vector_module(), one_group([3, 4, 5], Secs(c=4)))
+    program, (view,) = built.snapshot.report, views(built)
+    # WHEN it is timed
+    timing = time_module(program, built.options.chip)
+    # THEN each op is charged with what it takes, and all together with the whole time
+    taken = np.zeros(len(built.snapshot.ops), np.int64)
+    np.add.at(taken, program["op"], timing.instruction_cycles)
+    assert {op.op: op.cycles for op in timing.ops} == {
+        item.index: taken[item.index] for item in view.items.values()
+    }
+    assert sum(op.cycles for op in timing.ops) == timing.total_cycles

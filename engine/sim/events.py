@@ -5,22 +5,41 @@ Events of a module count cycles from its start; a timeline places runs of module
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from engine.compiler import Compilation
 from engine.errors import CompileError
+from engine.merge import MergePlan, layout_of
+from engine.options import CompileOptions
 from engine.sim.timing import Bound, ModuleTiming, time_module
-from engine.snapshot import Snapshot
-from engine.stages import Kind, ModuleSpec, Stage
-from engine.tables import layer_view, snapshot_after
+from engine.snapshot import ModuleSnapshots, Snapshot
+from engine.stages import Kind, ModuleSpec, Stage, find
+from engine.top.checkpoint.config import ModelConfig
 from engine.tpu.chip import Chip
 from engine.tpu.isa import DTYPES, OPERANDS, Arena, Direction, Engine, Opcode, Space, moved_bytes
 
 PROGRAM_PASS = "codegen"
 """The pass whose snapshot holds the program."""
+
+
+class Program(Protocol):
+    """A compilation, of which the modules asked for are there. complete: all are, so that `merged` is known."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def options(self) -> CompileOptions: ...
+    @property
+    def specs(self) -> tuple[ModuleSpec, ...]: ...
+    @property
+    def modules(self) -> Mapping[str, ModuleSnapshots]: ...
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def merged(self) -> MergePlan: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,35 +134,32 @@ class Timeline:
         return max((run.start + run.events.cycles for run in self.runs), default=0)
 
 
-def timeline(compilation: Compilation, module: str | None = None, history: int | None = None) -> Timeline:
+def timeline(program: Program, module: str | None = None, history: int | None = None) -> Timeline:
     """What runs for one call of `module` (of the layer that it names), or, for None, for one decoded token.
 
-    A decoded token is the embedding, every layer's block of the longest cache, and the heads. history: rows of history
-    that hold data in a prefill_kv module, None for all. Raises UserError for an unknown module, CompileError for one
-    that was not compiled.
+    A decoded token is the embedding, every layer's block of the longest cache, and the heads. Addresses are those of
+    the whole program where everything was compiled, else the module's own. history: rows of history that hold data in
+    a prefill_kv module, None for all. Raises UserError for an unknown module, CompileError for one that was not
+    compiled.
     """
-    calls = _decode_calls(compilation) if module is None else [compilation.find(module)]
+    calls = _decode_calls(program.specs) if module is None else [find(program.specs, module)]
+    chip = program.options.chip
     known: dict[str, ModuleEvents] = {}
     runs: list[ModuleRun] = []
     start = 0
     for spec, layer in calls:
+        snapshot = _program_snapshot(program, spec)
         if spec.name not in known:
-            known[spec.name] = module_events(
-                snapshot_after(compilation, spec.name, PROGRAM_PASS), compilation.options.chip, history
-            )
-        name = spec.name_for(layer)
-        view = layer_view(compilation, name)
-        bases = {arena: base + view.shifts[arena] for arena, (base, _) in view.bases.items()}
-        runs.append(ModuleRun(name, layer, start, bases, known[spec.name]))
+            known[spec.name] = module_events(snapshot, chip, history)
+        bases = _bases(program, spec, layer, snapshot)
+        runs.append(ModuleRun(spec.name_for(layer), layer, start, bases, known[spec.name]))
         start += known[spec.name].cycles
-    chip = compilation.options.chip
     what = "one decoded token" if module is None else module
-    return Timeline(f"{compilation.config.name}: {what}", chip.name, chip.clock_hz, tuple(runs))
+    return Timeline(f"{program.config.name}: {what}", chip.name, chip.clock_hz, tuple(runs))
 
 
-def _decode_calls(compilation: Compilation) -> Iterator[tuple[ModuleSpec, int]]:
+def _decode_calls(specs: Sequence[ModuleSpec]) -> Iterator[tuple[ModuleSpec, int]]:
     """(module, layer) of one decode step in order."""
-    specs = compilation.specs
     for spec in specs:
         if spec.kind is Kind.EMBEDDING and spec.stage is Stage.DECODE:
             yield spec, 0
@@ -152,6 +168,23 @@ def _decode_calls(compilation: Compilation) -> Iterator[tuple[ModuleSpec, int]]:
     for spec in specs:
         if spec.kind in (Kind.LM_HEAD, Kind.GREEDY_HEAD):
             yield spec, 0
+
+
+def _program_snapshot(program: Program, spec: ModuleSpec) -> Snapshot:
+    module = program.modules.get(spec.name)
+    for snapshot in module.snapshots if module else ():
+        if snapshot.pass_name == PROGRAM_PASS:
+            return snapshot
+    cause = module.error if module and module.error else f"module {spec.name} was not compiled"
+    raise CompileError(cause, spec.name, PROGRAM_PASS)
+
+
+def _bases(program: Program, spec: ModuleSpec, layer: int, snapshot: Snapshot) -> dict[Arena, int]:
+    """DDR address of each arena."""
+    if not program.complete:
+        return dict(layout_of(snapshot).base)
+    bases = program.merged.bases[spec.name, layer]
+    return {arena: bases.of(arena) for arena in Arena}
 
 
 def module_events(snapshot: Snapshot, chip: Chip, history: int | None = None) -> ModuleEvents:

@@ -82,6 +82,15 @@ def test_a_shorter_history_has_fewer_events(compilation: Compilation) -> None:
     assert len(part.runs[0].events.instructions) <= len(whole.runs[0].events.instructions) + 8
 
 
+def test_a_module_alone_keeps_its_own_addresses(compilation: Compilation) -> None:
+    # GIVEN a compilation of one module only
+    part = Compilation(compilation.config, compilation.options, compilation.specs)
+    part.modules["block_0"] = compilation.modules["block_0"]
+    (run,) = timeline(part, "block_1").runs
+    snapshot = compilation.modules["block_0"].after("codegen")
+    assert (run.name, run.bases[Arena.IO]) == ("block_1", snapshot.attributes["io_addr"])
+
+
 def test_what_is_not_there_is_named(compilation: Compilation) -> None:
     with pytest.raises(UserError, match="unknown module"):
         timeline(compilation, "block_9")

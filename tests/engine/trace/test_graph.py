@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from compiled import tiny_compilation
 from engine.compiler import Compilation
 from engine.errors import CompileError, UserError
 from engine.snapshot import OpRecord, Snapshot, TensorType
+from engine.trace import dot
 from engine.trace.graph import graph_svg, graph_text, write_graph
 from engine.trace.module_graph import module_graph
 
@@ -147,14 +149,18 @@ def test_runtime_has_the_variants_and_the_loop(compilation: Compilation) -> None
 
 
 def test_runtime_without_history_has_neither_segments_nor_a_choice(compilation: Compilation) -> None:
-    from dataclasses import replace
-
     options = replace(compilation.options, history=False, decode_chunks=())
     specs = tuple(s for s in compilation.specs if s.stage != "prefill_kv" and not s.variant)
     plain = Compilation(compilation.config, options, specs)
     source = graph_text(plain, "runtime")
     assert not {"more", "filled", "embedding_kv"} & set(nodes(source))
     assert ("embedding_cache", "decode_64") in edges(source)
+
+
+def test_runtime_with_sampling_has_its_heads(compilation: Compilation) -> None:
+    sampled = Compilation(compilation.config, replace(compilation.options, sample=True), compilation.specs)
+    source = graph_text(sampled, "runtime")
+    assert {("lm_head", "pick"), ("pick", "token")} <= edges(source)
 
 
 def test_kv_shows_addresses_and_append_rows(compilation: Compilation) -> None:
@@ -199,6 +205,29 @@ def test_unknown_things_are_named_with_what_there_is(compilation: Compilation, t
     with pytest.raises(UserError, match="there is no folder"):
         write_graph(compilation, "runtime", tmp_path / "missing" / "g.dot")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_renderer_only_dot_source_is_written(
+    compilation: Compilation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dot.shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match="no Graphviz renderer: install graphviz"):
+        write_graph(compilation, "runtime", tmp_path / "g.svg")
+    write_graph(compilation, "runtime", tmp_path / "g.dot")
+    assert (tmp_path / "g.dot").exists()
+
+
+def test_a_renderer_without_png_draws_through_svg(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = dot._run
+    monkeypatch.setattr(
+        dot, "_run", lambda source, kind, *o: run(source, kind, *o) if kind == "svg" else None
+    )
+    assert dot.render("digraph { a -> b }", ".png").startswith(b"\x89PNG")
+
+
+def test_a_graph_that_is_refused_says_so() -> None:
+    with pytest.raises(UserError, match=r"could not draw the graph; write .dot instead"):
+        dot.render("digraph { a -> ", ".svg")
 
 
 def test_what_was_not_compiled_is_a_compile_failure(compilation: Compilation) -> None:

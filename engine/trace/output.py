@@ -70,6 +70,8 @@ FONTS = (
     "FreeSans",
 )
 """Families looked for when a PNG is drawn, which knows no generic ones."""
+DPI = 96
+"""What an SVG's points are measured against."""
 
 
 def to_png(svg: str, zoom: float = 2.0) -> bytes:
@@ -86,7 +88,7 @@ def to_png(svg: str, zoom: float = 2.0) -> bytes:
 def _rendered(svg: str, zoom: float, family: str) -> bytes:
     import resvg_py
 
-    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=zoom, sans_serif_family=family))
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=zoom, dpi=DPI, sans_serif_family=family))
 
 
 @cache

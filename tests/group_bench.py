@@ -58,8 +58,8 @@ class RandomTensors:
 
 @dataclass
 class HandPlan:
-    """One group without pipelining: a time step for the loads, one for each op, one for the stores; no memory is used
-    twice. type, secs: given; slices follow."""
+    """One group in which no memory is used twice. type, secs: given; slices follow. pipelined: a time step for each op,
+    stores a step later, the next slice's loads in a last one; otherwise loads, ops, stores one after the other."""
 
     ops: Sequence[OpRecord]
     indices: Sequence[int]
@@ -67,6 +67,7 @@ class HandPlan:
     chip: Chip
     type: GroupType = GroupType.MM
     held: frozenset[str] = frozenset()
+    pipelined: bool = False
     items: list[Item] = field(default_factory=list)
     used: int = 0
 
@@ -84,7 +85,7 @@ class HandPlan:
                     if value in weights:
                         role = Role.MATRIX if len(type_.shape) == 2 else Role.VECTOR
                     loads.append(self._add(ItemKind.LOAD, index, value, type_, role, at))
-        steps.append(tuple(loads))
+        first_step = tuple(loads)
         for index, op in zip(self.indices, records, strict=True):
             if op.kind == "Reshape":
                 at[op.results[0]] = at[op.operands[0]]
@@ -105,7 +106,12 @@ class HandPlan:
             )
             for op in stored
         ]
-        steps.append(tuple(ids))
+        if self.pipelined:
+            steps.append(first_step)
+            for op, number in zip(stored, ids, strict=True):
+                steps[records.index(op) + 1] += (number,)
+        else:
+            steps = [first_step, *steps, tuple(ids)]
         kinds = {item.id: item.kind for item in self.items}
         table = tuple(
             TimeStep(
@@ -117,7 +123,15 @@ class HandPlan:
             for step in steps
         )
         return GroupPlan(
-            tuple(self.indices), self.type, self.secs, 1, tuple(self.items), table, (), 0, self.used
+            tuple(self.indices),
+            self.type,
+            self.secs,
+            1 + self.pipelined,
+            tuple(self.items),
+            table,
+            (),
+            0,
+            self.used,
         )
 
     def _add(
@@ -133,13 +147,13 @@ class HandPlan:
         nbytes = emit.local_bytes(type_.dtype, (n, c, h, w), aligned=aligned)
         if value not in at:
             at[value] = self._take(nbytes)
-        scratch = (0, 0)
+        scratch, stage = (0, 0), int(self.pipelined and kind is not ItemKind.LOAD)
         if kind is ItemKind.COMPUTE and self.ops[record].kind in ("RMSNorm", "Rope", "Active"):
             size = 8 * align_up(4 * ceil_div(c, self.chip.lanes) * n * align_up(h * w, 16), 64)
             scratch = (self._take(size), size)
         self.items.append(
             Item(
-                len(self.items), kind, record, value, 0, value in self.held and kind is ItemKind.LOAD,
+                len(self.items), kind, record, value, stage, value in self.held and kind is ItemKind.LOAD,
                 at[value], nbytes, *scratch, aligned, slices,
             )
         )  # fmt: skip

@@ -128,6 +128,7 @@ def problems(view: GroupView, chip: Chip) -> list[str]:
         for buffer in buffers
         if buffer.end > chip.lmem_bytes
     ]
+    found += _wrong_places(view, chip)
     found += _wrong_sizes(view, chip)
     found += _wrong_order(view)
     for buffer in buffers:
@@ -167,6 +168,23 @@ def _in_place(one: LiveBuffer, other: LiveBuffer, view: GroupView) -> bool:
         and first.last == second.first
         and {touch.item for touch in first.touches if touch.time == first.last} == {second.item}
     )
+
+
+def _wrong_places(view: GroupView, chip: Chip) -> Iterator[str]:
+    """Addresses off the grid, values that are not read where they were written, loads held that differ by slice."""
+    for item in view.items.values():
+        ginfo, where = item.ginfo, f"{item.record.name} {item.record.location}"
+        for address in (ginfo.out_addr, ginfo.buffer_addr):
+            if address % chip.eu_bytes:
+                yield f"{where} uses address {address}, off the grid of {chip.eu_bytes} bytes"
+        if item.kind is ItemKind.STORE or not item.moves:
+            source = view.maker[item.record.operands[0]]
+            if ginfo.out_addr != source.ginfo.out_addr:
+                yield (
+                    f"{where} reads address {ginfo.out_addr}, {source.record.location} lies at {source.ginfo.out_addr}"
+                )
+        if item.held and any(len(starts) > 1 for starts in ginfo.starts):
+            yield f"{where} is loaded once, but its slices differ"
 
 
 def _wrong_sizes(view: GroupView, chip: Chip) -> Iterator[str]:

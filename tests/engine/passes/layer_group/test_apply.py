@@ -241,3 +241,21 @@ def test_every_cycle_of_a_group_is_charged_to_the_engine_that_all_wait_for() -> 
         item.index: taken[item.index] for item in view.items.values()
     }
     assert sum(op.cycles for op in timing.ops) == timing.total_cycles
+
+
+@pytest.mark.parametrize(
+    "text", [vector_module(), vector_module("f32"), PRODUCT], ids=["bf16", "f32", "product"]
+)
+def test_a_pipelined_group_overlaps_slices_and_takes_what_the_rule_says(text: str) -> None:
+    # GIVEN loads of the next slice beside the stores of the last one
+    indices = [4, 5, 6] if text is PRODUCT else [3, 4, 5]
+    built = build(text, one_group(indices, Secs(c=4), pipelined=True))
+    agrees(built)
+    # WHEN it is timed
+    program = built.snapshot.report
+    timing = time_module(program, built.options.chip)
+    # THEN its span is the sum over steps of the busier engine (R4)
+    work = np.zeros((int(program["step"].max()) + 1, 2), np.int64)
+    np.add.at(work, (program["step"], program["engine"]), timing.instruction_cycles)
+    assert timing.total_cycles == work.max(axis=1).sum()
+    assert timing.total_cycles < work.sum() or text is PRODUCT

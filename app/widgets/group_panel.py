@@ -26,7 +26,7 @@ from app.widgets.lmem_facts import (
 )
 from app.widgets.lmem_map import LmemMap
 from app.widgets.step_lanes import StepLanes
-from app.widgets.table import Column, Row, TableView
+from app.widgets.table import Column, Row, TableView, fitted
 from app.widgets.why import LABEL, WhyPanel, labelled, short_secs, wrapped
 from engine.passes.layer_group.plan import BufferKind, Explanation, Item, ItemKind, LayerGroupReport
 from engine.snapshot import OpRecord
@@ -105,8 +105,9 @@ def buffer_lines(facts: GroupFacts, view: View, width: int) -> list[list[Span]]:
         lines += wrapped("problem", facts.problems[index], width, "bad bold")
     lines += _origin_lines(facts, index, width)
     lines += [
-        labelled("address", [(f"{buffer.address:,}", "heading"), (f" = {units.address(buffer.address)}", "muted")]),
-        labelled("bank", [(_bank_text(facts, index), "heading")]),
+        labelled(
+            "address", [(f"{buffer.address:,}", "heading"), (f" · bank {_bank_text(facts, index)}", "muted")]
+        ),
         labelled(
             "bytes", [(f"{buffer.nbytes:,}", "heading"), (f" per lane = {kib(buffer.nbytes)} KiB", "muted")]
         ),
@@ -155,7 +156,7 @@ def _name_lines(label: str, name: str, width: int, role: str) -> list[list[Span]
 def _bank_text(facts: GroupFacts, index: int) -> str:
     banks, buffer = facts.banks(index), facts.plan.buffers[index]
     offset = buffer.address % facts.chip.bank_bytes
-    at = f"{banks.start} + {offset:,} B" if offset else str(banks.start)
+    at = f"{banks.start} + {offset:,}" if offset else str(banks.start)
     return at if len(banks) == 1 else f"{at} to {banks[-1]}"
 
 
@@ -183,7 +184,7 @@ def _slice_lines(facts: GroupFacts, view: View, width: int) -> list[list[Span]]:
     count = facts.plan.secs.slices
     which = f"{number + 1} of {count}: " if number is not None and count > 1 else ""
     whole = all(len(starts) == 1 for starts in writer.slices.starts)
-    note = " (the same for every slice)" if whole and count > 1 else ""
+    note = ", all slices" if whole and count > 1 else ""
     text = slice_text(writer.slices, facts.plan.secs, number)
     return wrapped("slice", which + text + note, width, "heading") if text else []
 
@@ -194,7 +195,9 @@ def _use_lines(facts: GroupFacts, index: int, width: int) -> list[list[Span]]:
     if writer is not None and facts.plan.buffers[index].kind is BufferKind.SCRATCH:
         return wrapped("used by", _item_text(facts, writer), width)
     if writer is not None:
-        lines += wrapped("written", _item_text(facts, writer), width, "dma" if _is_move(writer) else "compute")
+        lines += wrapped(
+            "written", _item_text(facts, writer), width, "dma" if _is_move(writer) else "compute"
+        )
     for number, item in enumerate(facts.readers(index)):
         lines += wrapped("" if number else "read", _item_text(facts, item), width, "compute")
     for item in facts.moves(index):
@@ -230,7 +233,24 @@ def _sharing_lines(facts: GroupFacts, index: int, step: int, width: int) -> list
         other_compute, other_dma = facts.touched(other)
         if (step in by_compute and step in other_dma) or (step in by_dma and step in other_compute):
             found.append(facts.plan.buffers[other].value)
-    return wrapped("shares", f"a bank with {', '.join(found)} of the other engine", width, "changed") if found else []
+    return (
+        wrapped("shares", f"a bank with {', '.join(found)} of the other engine", width, "changed")
+        if found
+        else []
+    )
+
+
+_TWO_COLUMNS = 72
+"""Width from which the panel, which then lies flat under the map, has two columns."""
+
+
+def side_by_side(lines: Sequence[Line], width: int) -> list[list[Span]]:
+    """Lines in two columns, the first `width` cells wide, read downwards."""
+    half = (len(lines) + 1) // 2
+    while half < len(lines) and not lines[half][0][0].strip():
+        half += 1
+    left, right = lines[:half], [*lines[half:], *[()] * half]
+    return [[*fitted(a, width - 1), (" ", ""), *b] for a, b in zip(left, right, strict=False)]
 
 
 class BufferPanel(Inspector):
@@ -260,7 +280,11 @@ engine touch in the same step.
             return
         facts, view = self._about
         title = buffer_title(facts, view.selected) if view.selected >= 0 else "free memory"
-        self.show(title, buffer_lines(facts, view, self.inner_width))
+        width = self.inner_width
+        if width < _TWO_COLUMNS:
+            self.show(title, buffer_lines(facts, view, width))
+        else:
+            self.show(title, side_by_side(buffer_lines(facts, view, width // 2 - 1), width // 2))
 
     def on_resize(self) -> None:
         """Wrap anew."""
@@ -292,7 +316,7 @@ class LocalMemoryPane(Container):
         &.-narrow #lmem-main { width: 1fr; height: 1fr; }
         &.-narrow #lmem-side { width: 1fr; height: 12; }
         &.-low StepLanes { height: 3; border: none; padding: 0 1; }
-        &.-low.-narrow #lmem-side { height: 6; }
+        &.-low.-narrow #lmem-side { height: 7; }
         &.-narrow #lmem-side > * { height: 1fr; min-height: 0; max-height: 100%; display: none; }
         &.-narrow #lmem-side > .-shown { display: block; }
     }

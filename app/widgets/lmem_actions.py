@@ -34,17 +34,21 @@ LMEM_ACTIONS: tuple[Action, ...] = (
     # all panels about a group
     Action("lmem", "next_group(1)", ("g",), "group", "Next layer group", "g G"),
     Action("lmem", "next_group(-1)", ("G",), "", "Previous layer group"),
-    Action("lmem", "slice(1)", ("greater_than_sign",), "slice", "Next step of the pipeline over slices", "< >"),
+    Action(
+        "lmem", "slice(1)", ("greater_than_sign",), "slice", "Next step of the pipeline over slices", "< >"
+    ),
     Action("lmem", "slice(-1)", ("less_than_sign",), "", "Previous step of the pipeline over slices"),
     Action("lmem", "zoom(1)", ("plus", "equals_sign"), "scale", "Closer: banks in use, then one bank", "+ -"),
     Action("lmem", "zoom(-1)", ("minus",), "", "Further away: the whole local memory to scale"),
-    Action("lmem", "why", ("x",), "why?", "Why this group is as it is: what was tried and what it would cost"),
+    Action(
+        "lmem", "why", ("x",), "why?", "Why this group is as it is: what was tried and what it would cost"
+    ),
     Action("lmem", "group_list", ("L",), "groups", "The module's groups"),
     Action("lmem", "op_in_ir", ("o",), "op in IR", "Show the op of the buffer in the IR"),
 )
 
 
-def lmem_bindings(scope: str) -> list[Binding]:
+def lmem_bindings(scope: str) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
     """Textual bindings of one scope."""
     return [
         Binding(",".join(action.keys), action.name, action.label or action.about, show=False)

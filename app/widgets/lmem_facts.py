@@ -271,9 +271,14 @@ class GroupFacts:
         if not computed:
             kinds = {self.items[item].kind.value for item in self.plan.steps[step].transfers}
             return [" + ".join(sorted(kinds)), "move"] if kinds else [""]
-        kinds_text = " + ".join(record.kind for record in computed)
-        leaf = self._leaf_of(computed[0].results[0])
-        return [f"{kinds_text} {leaf}", kinds_text] if len(computed) == 1 else [kinds_text]
+        first = computed[0]
+        if len(computed) == 1:
+            return [f"{first.kind} {self._leaf_of(first.results[0])}", first.kind]
+        return [
+            " + ".join(record.kind for record in computed),
+            f"{first.kind} +{len(computed) - 1}",
+            first.kind,
+        ]
 
     # -- what is wrong ------------------------------------------------------------------------------------------
 
@@ -303,17 +308,8 @@ class GroupFacts:
                 a = self.plan.buffers[first]
                 for second in live[position + 1 :]:
                     b = self.plan.buffers[second]
-                    if b.address < a.address + a.nbytes and not self.in_place(first, second, step):
+                    if b.address < a.address + a.nbytes:
                         yield first, second, step
-
-    def in_place(self, first: int, second: int, step: int) -> bool:
-        """Whether one of two buffers is written over the other, which dies in this very step."""
-        pairs = ((first, second), (second, first))
-        for old, new in pairs:
-            dies = self.plan.buffers[old].last_step == step == self.plan.buffers[new].first_step
-            if dies and any(item.id == self.plan.buffers[new].item for item in self.readers(old)):
-                return True
-        return False
 
     # -- banks --------------------------------------------------------------------------------------------------
 

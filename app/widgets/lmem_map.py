@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from rich.segment import Segment
@@ -14,7 +15,8 @@ from textual.strip import Strip
 from app.theme import Palette
 from app.widgets.lines import Line, LineView, Span
 from app.widgets.lmem_actions import lmem_bindings
-from app.widgets.lmem_canvas import GUTTER, Canvas, View, Zoom, axis, columns, draw, first_fit, legend
+from app.widgets.lmem_axis import GUTTER, Zoom, axis, columns
+from app.widgets.lmem_canvas import Canvas, View, draw, first_fit, legend
 from app.widgets.lmem_facts import GroupFacts, kib, secs_text
 from app.widgets.map_palette import MapPalette
 
@@ -103,7 +105,7 @@ before and stores the one before that; what holds no data then is only outlined.
     @property
     def view(self) -> View:
         """What is looked at."""
-        return View(self.selected, self.step, self.pipeline_step, self.has_focus)
+        return View(self.selected, self.step, self.pipeline_step)
 
     def on_mount(self) -> None:
         """First contents."""
@@ -131,8 +133,9 @@ before and stores the one before that; what holds no data then is only outlined.
         self.refresh()
 
     def on_resize(self) -> None:
-        """The rows depend on the height."""
+        """The rows depend on the height, and the lanes below on the width."""
         self.rebuild()
+        self._announce()
 
     @property
     def rows_visible(self) -> int:
@@ -159,7 +162,12 @@ before and stores the one before that; what holds no data then is only outlined.
             return
         module = f"{facts.module} · " if facts.module else ""
         peak = f"peak {kib(facts.plan.peak_bytes)} of {kib(facts.chip.lmem_bytes)} KiB"
-        parts = [f"{module}group {facts.number + 1} of {facts.count}", secs_text(facts.plan.secs), peak, facts.kinds]
+        parts = [
+            f"{module}group {facts.number + 1} of {facts.count}",
+            secs_text(facts.plan.secs),
+            peak,
+            facts.kinds,
+        ]
         if self.pipeline_step is not None:
             parts[1:3] = [facts.pipeline_text(self.pipeline_step)]
         self.border_title = _escaped(" · ".join(parts))
@@ -294,7 +302,7 @@ before and stores the one before that; what holds no data then is only outlined.
         room = self.inner_width - GUTTER
         if left < self.scroll_offset.x or right > self.scroll_offset.x + room:
             self.scroll_to(x=max(0, min(left, right - room)), animate=False)
-        found = canvas.buffer_rows(self.facts, index)
+        found = canvas.buffer_rows(index)
         if found is None:
             return
         top, height = self.scroll_offset.y, self.rows_visible
@@ -319,12 +327,10 @@ before and stores the one before that; what holds no data then is only outlined.
         step = next((s for s in range(self.facts.steps) if canvas.edges[s] <= x < canvas.edges[s + 1]), None)
         if step is None:
             return
-        owner = canvas.owners[y][x] if 0 <= y < len(canvas.owners) else -1
-        if owner < 0:
+        buffer = canvas.owners[y][x] if 0 <= y < len(canvas.owners) else -1
+        if buffer < 0:
             self.go_to_step(step)
-            return
-        buffer = self.facts.parts[owner].buffer
-        if (buffer, step) == (self.selected, self.step):
+        elif (buffer, step) == (self.selected, self.step):
             self.action_choose()
         else:
             self.select(buffer, step)
@@ -384,7 +390,7 @@ def header_lines(facts: GroupFacts, edges: Sequence[int], step: int, two: bool) 
     """Names of the time steps: one line, or the numbers over what each computes."""
     head: list[Span] = [("bank   KiB".rjust(GUTTER - 1) + " ", "muted")]
     numbers, names = list(head), [(" " * GUTTER, "")]
-    for number, (left, right) in enumerate(zip(edges, edges[1:], strict=False)):
+    for number, (left, right) in enumerate(pairwise(edges)):
         width = right - left
         here = number == step
         ground = " column" if here else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from textual import events
 from textual.geometry import Size
@@ -12,7 +13,8 @@ from textual.strip import Strip
 from app import units
 from app.widgets.lines import Line, Span
 from app.widgets.lmem_actions import lmem_bindings
-from app.widgets.lmem_canvas import GUTTER, View, column_role, columns, first_fit
+from app.widgets.lmem_axis import GUTTER, columns
+from app.widgets.lmem_canvas import View, column_role, first_fit
 from app.widgets.lmem_facts import GroupFacts, StepCost, kib
 from app.widgets.lmem_map import StepView
 from engine.passes.layer_group.plan import ItemKind
@@ -27,64 +29,83 @@ def short_cycles(count: int) -> str:
 
 def lane_lines(facts: GroupFacts, edges: Sequence[int], view: View) -> list[list[Span]]:
     """The lanes over the columns of the map."""
-    costs = [facts.cost(step, view.pipeline_step) for step in range(facts.steps)]
-    longest = max((cost.cycles for cost in costs), default=0)
-    memory = [facts.memory(step, view.pipeline_step) for step in range(facts.steps)]
+    lanes = _Lanes(facts, view)
+    cells: dict[str, Callable[[int, int], list[Span]]] = {
+        "DMA": lanes.transfer,
+        "TIU": lanes.compute,
+        "bound by": lanes.bound,
+        "in use": lanes.used,
+        "fragments": lanes.holes,
+        "moves": lanes.moves,
+        "shared": lanes.banks,
+    }
+    return [_lane(title, cell, edges, view) for title, cell in cells.items()]
 
-    def lane(title: str, cell: Callable[[int, int], list[Span]]) -> list[Span]:
-        line: list[Span] = [(f" {title:<{GUTTER - 1}}", "muted")]
-        for step, (left, right) in enumerate(zip(edges, edges[1:], strict=False)):
-            ground = column_role(view, step)
-            spans = cell(step, right - left - 1)
-            line += [(text, roles if "bg:" in roles else roles + ground) for text, roles in spans]
-            line.append((" ", ground.strip()))
-        return line
 
-    def transfer(step: int, width: int) -> list[Span]:
-        cost = costs[step]
-        return _bar(cost.transfer, longest, width, _cycle_texts(cost.transfer), "dma", cost.bound == "DMA")
+def _lane(title: str, cell: Callable[[int, int], list[Span]], edges: Sequence[int], view: View) -> list[Span]:
+    line: list[Span] = [(f" {title:<{GUTTER - 1}}", "muted")]
+    for step, (left, right) in enumerate(pairwise(edges)):
+        ground = column_role(view, step)
+        spans = cell(step, right - left - 1)
+        line += [(text, roles if "bg:" in roles else roles + ground) for text, roles in spans]
+        line.append((" ", ground.strip()))
+    return line
 
-    def compute(step: int, width: int) -> list[Span]:
-        cost = costs[step]
-        return _bar(cost.compute, longest, width, _cycle_texts(cost.compute), "compute", cost.bound == "TIU")
 
-    def bound(step: int, width: int) -> list[Span]:
-        return _padded(*_bound_text(costs[step], width), width)
+class _Lanes:
+    """What stands in each lane for a step, in a width."""
 
-    def used(step: int, width: int) -> list[Span]:
-        live = memory[step].live
-        peak = live == max(m.live for m in memory) and live > 0
-        texts = [f"{kib(live)} KiB{', the most' if peak else ''}", f"{kib(live)} KiB", kib(live)]
-        return _bar(live, facts.chip.lmem_bytes, width, texts, "activations", peak)
+    def __init__(self, facts: GroupFacts, view: View) -> None:
+        self.facts, self.view = facts, view
+        self.costs = [facts.cost(step, view.pipeline_step) for step in range(facts.steps)]
+        self.memory = [facts.memory(step, view.pipeline_step) for step in range(facts.steps)]
+        self.longest = max(cost.cycles for cost in self.costs)
+        self.fullest = max(memory.live for memory in self.memory)
 
-    def holes(step: int, width: int) -> list[Span]:
-        found = memory[step]
+    def transfer(self, step: int, width: int) -> list[Span]:
+        """Cycles of the DMA."""
+        cost = self.costs[step]
+        texts = _cycle_texts(cost.transfer)
+        return _bar(cost.transfer, self.longest, width, texts, "dma", cost.bound == "DMA")
+
+    def compute(self, step: int, width: int) -> list[Span]:
+        """Cycles of the compute engine."""
+        cost = self.costs[step]
+        texts = _cycle_texts(cost.compute)
+        return _bar(cost.compute, self.longest, width, texts, "compute", cost.bound == "TIU")
+
+    def bound(self, step: int, width: int) -> list[Span]:
+        """The slower engine, and how long the other waits."""
+        return _padded(*_bound_text(self.costs[step], width), width)
+
+    def used(self, step: int, width: int) -> list[Span]:
+        """Live bytes."""
+        live = self.memory[step].live
+        most = 0 < live == self.fullest
+        texts = [f"{kib(live)} KiB{', the most' if most else ''}", f"{kib(live)} KiB", kib(live)]
+        return _bar(live, self.facts.chip.lmem_bytes, width, texts, "activations", most)
+
+    def holes(self, step: int, width: int) -> list[Span]:
+        """Fragmentation of the free bytes."""
+        found = self.memory[step]
         share = f"{100 * found.fragmentation:.0f} %"
         texts = [f"{share}, {found.holes} free ranges", f"{share} in {found.holes}", share]
         return _padded(first_fit(texts, width), "changed" if found.fragmentation > 0.5 else "muted", width)
 
-    def banks(step: int, width: int) -> list[Span]:
-        clash = sorted(facts.clashes[step])
+    def banks(self, step: int, width: int) -> list[Span]:
+        """Banks that both engines touch."""
+        clash = sorted(self.facts.clashes[step])
+        if not clash:
+            return _padded("–", "faint", width)
         names = ", ".join(map(str, clash))
-        texts = [f"bank {names}" if len(clash) == 1 else f"banks {names}", names, f"{len(clash)}!"] if clash else ["–"]
-        return _padded(first_fit(texts, width), "changed" if clash else "faint", width)
+        texts = [f"bank{'s' if len(clash) > 1 else ''} {names}", names, f"{len(clash)}!"]
+        return _padded(first_fit(texts, width), "changed", width)
 
-    def moves(step: int, width: int) -> list[Span]:
-        items = [facts.items[item] for item in facts.plan.steps[step].transfers]
-        texts = [
-            f"{_ARROWS[item.kind]}{item.value}" for item in items if facts.runs(item, view.pipeline_step)
-        ]
-        return _padded(_cut(" ".join(texts), width), "dma", width)
-
-    return [
-        lane("DMA", transfer),
-        lane("TIU", compute),
-        lane("bound by", bound),
-        lane("in use", used),
-        lane("fragments", holes),
-        lane("moves", moves),
-        lane("shared", banks),
-    ]
+    def moves(self, step: int, width: int) -> list[Span]:
+        """Values loaded and stored."""
+        items = [self.facts.items[item] for item in self.facts.plan.steps[step].transfers]
+        running = [item for item in items if self.facts.runs(item, self.view.pipeline_step)]
+        return _padded(_cut(" ".join(f"{_ARROWS[i.kind]}{i.value}" for i in running), width), "dma", width)
 
 
 def _cycle_texts(count: int) -> list[str]:
@@ -107,11 +128,16 @@ def _bar(part: int, whole: int, width: int, texts: Sequence[str], role: str, str
     filled = min(width, max(1 if part else 0, round(width * part / whole))) if whole else 0
     shade = "1" if strong else "0"
     weight = " bold" if strong else ""
-    fill, beside = f"ink:{role}.{shade} bg:{role}.{shade}{weight}", f"{'heading' if strong else 'muted'}{weight}"
+    fill, beside = (
+        f"ink:{role}.{shade} bg:{role}.{shade}{weight}",
+        f"{'heading' if strong else 'muted'}{weight}",
+    )
     behind = first_fit(texts, width - filled - 1)
     if behind:
         return [(" " * filled, fill), (f" {behind}".ljust(width - filled), beside)]
-    text = (f" {first_fit(texts, width - 1)}" if first_fit(texts, width - 1) else first_fit(texts, width)).ljust(width)
+    text = (
+        f" {first_fit(texts, width - 1)}" if first_fit(texts, width - 1) else first_fit(texts, width)
+    ).ljust(width)
     return [(text[:filled], fill), (text[filled:], beside)]
 
 

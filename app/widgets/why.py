@@ -40,7 +40,10 @@ def why_lines(explanation: Explanation | None, plan: GroupPlan, width: int) -> l
     lines = wrapped("begins", explanation.begins, width)
     lines += wrapped("ends", explanation.ends, width)
     if explanation.attempts:
-        lines += [[], [("slicings tried", "heading bold"), ("  bytes per lane needed of those there are", "faint")]]
+        lines += [
+            [],
+            [("slicings tried", "heading bold"), ("  bytes per lane needed of those there are", "faint")],
+        ]
         for attempt in explanation.attempts:
             lines += attempt_lines(attempt, attempt.secs == plan.secs, width)
     if explanation.alternatives:
@@ -62,12 +65,14 @@ def attempt_lines(attempt: Attempt, taken: bool, width: int) -> list[list[Span]]
     role = "good" if taken and fits else "muted" if fits else "bad"
     mark = "✓" if taken and fits else "·" if fits else "✗"
     line: list[Span] = [(f"{mark} ", f"{role} bold"), (f"{short_secs(attempt.secs):<{LABEL - 2}}", "heading")]
-    if attempt.needed_bytes:
-        room = max(6, min(16, width - LABEL - 26))
+    need = (
+        f" {kib(attempt.needed_bytes)} of {kib(attempt.available_bytes)} KiB" if attempt.needed_bytes else ""
+    )
+    cost = f"  {units.cycles(attempt.cycles or 0)}" if fits else ""
+    room = min(16, width - LABEL - len(need) - len(cost) - 2)
+    if need and room >= 3:
         line += _need_bar(attempt, room, role)
-        line.append((f" {kib(attempt.needed_bytes)} of {kib(attempt.available_bytes)} KiB", role))
-    if fits:
-        line.append((f"  {units.cycles(attempt.cycles or 0)}", "heading" if taken else "muted"))
+    line += [(need, role), (cost, "heading" if taken else "muted")]
     lines = [line]
     if attempt.reason:
         lines += wrapped("", _reason(attempt), width, "bad" if not fits else "muted")
@@ -75,11 +80,14 @@ def attempt_lines(attempt: Attempt, taken: bool, width: int) -> list[list[Span]]
 
 
 def _need_bar(attempt: Attempt, room: int, role: str) -> list[Span]:
+    """`room` cells: what there is ends at the line, what is missing goes on behind it, lighter."""
     full = max(attempt.needed_bytes, attempt.available_bytes, 1)
-    limit = max(1, round(room * attempt.available_bytes / full))
-    needed = max(1, round(room * attempt.needed_bytes / full))
-    inside, over = min(needed, limit), max(0, needed - limit)
-    return [("█" * inside, role), ("·" * (limit - inside), "faint"), ("▏" if not over else "", "faint"), ("▓" * over, role)]
+    limit = max(1, round((room - 1) * attempt.available_bytes / full))
+    needed = max(1, round((room - 1) * attempt.needed_bytes / full))
+    if needed > limit:
+        return [("█" * limit, role), ("▒" * (needed - limit), role), (" " * (room - needed), "")]
+    free = limit - needed
+    return [("█" * needed, role), ("·" * free, "faint"), ("▏", "heading"), (" " * (room - 1 - limit), "")]
 
 
 _REASONS = {
@@ -100,7 +108,9 @@ def alternative_lines(alternative: Alternative, width: int) -> list[list[Span]]:
     if alternative.joined_cycles is None:
         return [*lines, labelled("", [("cannot be joined", "bad"), (f", apart {apart}", "muted")])]
     saved = alternative.joined_cycles - alternative.split_cycles
-    verdict = "the same" if not saved else f"{units.cycles(abs(saved))} less {'apart' if saved > 0 else 'joined'}"
+    verdict = (
+        "the same" if not saved else f"{units.cycles(abs(saved))} less {'apart' if saved > 0 else 'joined'}"
+    )
     joined = units.cycles(alternative.joined_cycles)
     return [*lines, labelled("", [(f"joined {joined}, apart {apart}: ", "muted"), (verdict, "good")])]
 

@@ -11,9 +11,9 @@ from textual.containers import Container, Vertical
 from textual.message import Message
 
 from app import units
+from app.actions import bindings
 from app.widgets.inspector import Inspector
 from app.widgets.lines import Line, LineView, Span
-from app.widgets.lmem_actions import lmem_bindings
 from app.widgets.lmem_canvas import View
 from app.widgets.lmem_facts import (
     ROLES,
@@ -300,22 +300,22 @@ class LocalMemoryPane(Container):
     ops: the records that the report numbers (after `op-reorder`).
     """
 
-    BINDINGS = lmem_bindings("lmem")
+    BINDINGS = bindings("lmem")
     DEFAULT_CSS = """
     LocalMemoryPane {
         layout: horizontal; height: 1fr; width: 1fr;
         #lmem-main { width: 1fr; layout: vertical; }
         #lmem-side { width: 42; layout: vertical; }
-        LmemMap { height: 1fr; }
-        StepLanes { height: 9; }
-        GroupList { height: auto; max-height: 10; min-height: 4; }
-        BufferPanel { height: 1fr; min-height: 8; }
-        WhyPanel { height: 1fr; min-height: 6; }
+        #lmem-map { height: 1fr; }
+        #lmem-lanes { height: 9; }
+        #lmem-groups { height: auto; max-height: 10; min-height: 4; }
+        #lmem-buffer { height: 1fr; min-height: 8; }
+        #lmem-why { height: 1fr; min-height: 6; }
         &.-wide #lmem-side { width: 58; }
         &.-narrow { layout: vertical; }
         &.-narrow #lmem-main { width: 1fr; height: 1fr; }
         &.-narrow #lmem-side { width: 1fr; height: 12; }
-        &.-low StepLanes { height: 3; border: none; padding: 0 1; }
+        &.-low #lmem-lanes { height: 3; border: none; padding: 0 1; }
         &.-low.-narrow #lmem-side { height: 7; }
         &.-narrow #lmem-side > * { height: 1fr; min-height: 0; max-height: 100%; display: none; }
         &.-narrow #lmem-side > .-shown { display: block; }

@@ -12,9 +12,9 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
+from app.actions import bindings
 from app.theme import Palette
 from app.widgets.lines import Line, LineView, Span
-from app.widgets.lmem_actions import lmem_bindings
 from app.widgets.lmem_axis import GUTTER, Zoom, axis, columns
 from app.widgets.lmem_canvas import Canvas, View, draw, first_fit, legend
 from app.widgets.lmem_facts import GroupFacts, kib, secs_text
@@ -60,7 +60,7 @@ before and stores the one before that; what holds no data then is only outlined.
 """
     EMPTY = "no layer group: every op of this module runs from DDR"
     SCOPES = ("lmem-map", "lmem")
-    BINDINGS = lmem_bindings("lmem-map")
+    BINDINGS = bindings("lmem-map")
     DEFAULT_CSS = """
     LmemMap { min-width: 30; }
     """

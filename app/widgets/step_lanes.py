@@ -11,8 +11,8 @@ from textual.message import Message
 from textual.strip import Strip
 
 from app import units
+from app.actions import bindings
 from app.widgets.lines import Line, Span
-from app.widgets.lmem_actions import lmem_bindings
 from app.widgets.lmem_axis import GUTTER, columns
 from app.widgets.lmem_canvas import View, column_role, first_fit
 from app.widgets.lmem_facts import GroupFacts, StepCost, kib
@@ -161,7 +161,7 @@ What each time step costs. **DMA** and **TIU** run at the same time, so a step t
 Without a pipeline step (**<** and **>**) the numbers are those of a whole slice with everything that is loaded for it.
 """
     SCOPES = ("lmem-lanes", "lmem")
-    BINDINGS = lmem_bindings("lmem-lanes")
+    BINDINGS = bindings("lmem-lanes")
     DEFAULT_CSS = """
     StepLanes { min-width: 30; }
     """

@@ -6,6 +6,7 @@ in the app's thread and change the workspace, and the visible screen shows it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,14 +35,22 @@ def start_fork_server() -> None:
     """Start the server that worker processes are forked from.
 
     It has to run before the app does: Textual then puts an object without a file descriptor in the place of stderr,
-    which a new process cannot inherit.
+    which a new process cannot inherit. What a worker writes there when it aborts would spoil the screen, so the server
+    starts with its stderr closed off; the explorer says which pass aborted.
     """
     from multiprocessing import forkserver
 
     from engine.compiler import worker_context
 
     worker_context()
-    forkserver.ensure_running()
+    own, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+        os.close(nowhere)
 
 
 class Explorer(App[None]):
@@ -124,7 +133,8 @@ class Explorer(App[None]):
         from app.screens.open_model import OpenScreen, recent_choices
 
         if not isinstance(self.screen, OpenScreen):
-            self.push_screen(OpenScreen(recent_choices() if self.remember else ()))
+            session = self.work.session if self.work is not None else None
+            self.push_screen(OpenScreen(recent_choices() if self.remember else (), session))
 
     # -- events of the compilation ------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ def _scaled(value: float, units: tuple[str, ...], digits: int = 3) -> str:
     return f"{value:.{max(0, digits - whole)}f} {units[index]}"
 
 
-def size(nbytes: float) -> str:
+def size(nbytes: float, digits: int = 3) -> str:
     """Bytes: `2.08 MB`."""
-    return _scaled(nbytes, ("B", "kB", "MB", "GB", "TB"))
+    return _scaled(nbytes, ("B", "kB", "MB", "GB", "TB"), digits)
 
 
 def cycles(count: float) -> str:

@@ -151,8 +151,10 @@ class Workspace:
         return self.compilation.modules.get(name) or ModuleSnapshots(name, ())
 
     def pass_names(self) -> tuple[str, ...]:
-        """All passes, those that are to come included."""
+        """All passes, those that are still to come included."""
         found = tuple(snapshot.pass_name for snapshot in self.snapshots().snapshots)
+        if self.state(self.module) == "done":
+            return found
         return found + tuple(name for name in PASS_NAMES if name not in found)
 
     # -- selection ----------------------------------------------------------------------------------------------

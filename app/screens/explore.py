@@ -46,7 +46,7 @@ class ExploreScreen(WorkScreen):
         Inspector { height: 9; }
         &.-low Inspector { height: 7; }
         &.-low ModuleList { height: 9; }
-        &.-normal #side { width: 40; }
+        &.-normal #side { width: 37; }
         &.-tall ModuleList { height: 1fr; }
         &.-tall PassList { height: 14; }
         &.-tall Inspector { height: 13; }

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
 from app.actions import Action, of_scopes
+from app.theme import ROLES
 from app.widgets.lines import Line, LineView, Span
 from app.widgets.text_flow import wrap
 
@@ -53,7 +54,8 @@ def _marked(text: str) -> list[Span]:
         if part.startswith("**"):
             spans.append((part[2:-2], "key bold"))
         elif part.startswith("`"):
-            spans.append((part[1:-1], "kv"))
+            word = part[1:-1]
+            spans.append((word, word.lower() if word.lower() in ROLES else "kv"))
         elif part:
             spans.append((part, ""))
     return spans

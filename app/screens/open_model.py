@@ -23,6 +23,7 @@ from engine.tpu.chip import chips
 
 if TYPE_CHECKING:
     from app.explorer import Explorer
+    from app.session import Session
 
 MODEL_FILES = (".tpuscope", ".json")
 """Suffixes of files that can be opened."""
@@ -136,10 +137,10 @@ class OpenScreen(Screen[None]):
     }
     """
 
-    def __init__(self, choices: Sequence[Choice] = (), problem: str = "") -> None:
+    def __init__(self, choices: Sequence[Choice] = (), session: Session | None = None) -> None:
         super().__init__()
         self.known = list(choices)
-        self.problem = problem
+        self.session = session
         self._opening = False
 
     def compose(self) -> ComposeResult:
@@ -173,10 +174,21 @@ class OpenScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """What can be opened at once; demos are made ready behind the scenes."""
-        self.say(self.problem)
         self.list_choices("")
+        if self.session is not None:
+            self._fill(self.session)
         app = cast("Explorer", self.app)
         app.jobs.submit(demo_choices, self._add_demos, lambda error: None)
+
+    def _fill(self, session: Session) -> None:
+        """What is open now, to be opened with other options."""
+        options = session.options
+        path = self.query_one("#path", Input)
+        path.value = str(session.source)
+        path.cursor_position = len(path.value)
+        self.query_one("#chip_name", Select).value = options.chip_name
+        self.query_one("#quantize", Select).value = options.quantize
+        self.query_one("#seq_length", Input).value = str(options.seq_length)
 
     def _add_demos(self, demos: list[Choice]) -> None:
         self.known = [*demos, *(choice for choice in self.known if choice.kind != "demo")]

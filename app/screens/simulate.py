@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -88,7 +89,11 @@ class SpeedPlot(PlotextPlot):  # type: ignore[misc]
             )
             xs, ys = zip(*curve, strict=True)
             plot.plot(xs, ys, marker="braille", color=color)
-            plot.ylim(0, max(ys) * 1.1)
+            top = nice_top(max(ys))
+            plot.ylim(0, top)
+            plot.yticks([top * i / 4 for i in range(5)], [f"{top * i / 4:g}" for i in range(5)])
+            ticks = x_ticks(int(xs[-1]) + 1)
+            plot.xticks(ticks, [str(n) for n in ticks])
             plot.grid(False, False)
         self.refresh()
 
@@ -366,6 +371,17 @@ class SimulateScreen(WorkScreen):
         if event.kind == ASK_LENGTHS:
             self.query_one(AskBar).close()
             self.query_one(OpTable).focus()
+
+
+def nice_top(highest: float) -> float:
+    """The smallest of 1, 2, 4, 5, 8, 10 times a power of ten above a number, so that a quarter of it is readable."""
+    scale = 10.0 ** math.floor(math.log10(highest)) if highest > 0 else 1.0
+    return next(scale * step for step in (1, 2, 4, 5, 8, 10) if scale * step > highest)
+
+
+def x_ticks(length: int) -> list[int]:
+    """0, the quarters, and the end of a history of `length` rows."""
+    return sorted({0, *(length * i // 4 for i in range(1, 4)), length - 1})
 
 
 def _curve(work: Workspace) -> tuple[tuple[int, float], ...]:

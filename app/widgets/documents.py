@@ -40,6 +40,8 @@ def line_label(op: OpRecord) -> str:
 
 KV_INPUTS = ("history_k", "history_v")
 _KV_ORIGINS = (".keys", ".values")
+_SAME_DATA = ("Load", "Store", "Reshape")
+"""Kinds of ops whose result is the operand's data."""
 
 
 def value_roles(snapshot: Snapshot) -> dict[str, str]:
@@ -53,6 +55,8 @@ def value_roles(snapshot: Snapshot) -> dict[str, str]:
             role = "faint"
         elif op.location in KV_INPUTS or op.location.endswith(_KV_ORIGINS):
             role = "kv"
+        elif op.kind in _SAME_DATA and op.operands:
+            role = roles.get(op.operands[0], role)
         for value in op.results:
             roles[value] = role
     for value in _new_rows(snapshot):
@@ -124,13 +128,13 @@ def op_spans(
         spans += _weight_spans(op)
     elif op.name != "top.None":
         spans += _operand_spans(op, roles)
-        spans += _attribute_spans(op)
     if op.result_types and op.name != "top.None":
         spans.append((" → ", "muted"))
         for index, type_ in enumerate(op.result_types):
             spans += [(", ", "muted")] if index else []
             spans += type_spans(type_, layout)
-    return spans
+    # attributes can be long: behind the types, so that those stay in sight
+    return spans if op.name == "top.Weight" else [*spans, *_attribute_spans(op)]
 
 
 def _weight_spans(op: OpRecord) -> list[Span]:
@@ -157,11 +161,31 @@ def _operand_spans(op: OpRecord, roles: Mapping[str, str]) -> list[Span]:
 def _attribute_spans(op: OpRecord) -> list[Span]:
     if not op.attributes:
         return []
-    spans: list[Span] = [(" {", "muted")]
-    for index, (name, value) in enumerate(op.attributes.items()):
+    spans: list[Span] = [("  {", "muted")]
+    for index, (name, value) in enumerate(readable_attributes(op)):
         spans += [(", ", "muted")] if index else []
-        spans += [(name, "muted"), (" ", ""), (attribute_text(value), "changed")]
+        spans += [(name, "muted"), (" ", ""), (value, "changed")]
     return [*spans, ("}", "muted")]
+
+
+def readable_attributes(op: OpRecord) -> Iterator[tuple[str, str]]:
+    """Names and values; where an op's result lies in local memory (`ginfo`) comes taken apart."""
+    for name, value in op.attributes.items():
+        if name == "ginfo" and isinstance(value, Mapping):
+            yield from _local_memory(value)
+        else:
+            yield name, attribute_text(value)
+
+
+def _local_memory(ginfo: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "lmem", f"{ginfo.get('out_addr', 0):#x}+{ginfo.get('out_size', 0)}"
+    if ginfo.get("buffer_size"):
+        yield "buffer", f"{ginfo['buffer_addr']:#x}+{ginfo['buffer_size']}"
+    yield "stage", str(ginfo.get("stage", 0))
+    for axis in "ncdhw":
+        slices = ginfo.get(f"{axis}_slice") or ()
+        if len(slices) > 1:
+            yield axis, "|".join(map(str, slices))
 
 
 # -- documents -----------------------------------------------------------------------------------------------------
@@ -279,7 +303,7 @@ def with_label(line: list[Span], label: str, width: int) -> list[Span]:
 
 def _frame_spans(text: str) -> list[Span]:
     """A line that is no op: module and function heads, brackets."""
-    head = text.partition(" loc(#")[0] if text.startswith("}") else text
+    head = "}" if text.startswith("}") else text
     if head.startswith("module"):
         name = head.partition(" attributes")[0]
         return [

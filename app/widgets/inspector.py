@@ -10,10 +10,10 @@ from pathlib import Path
 
 from app import units
 from app.widgets.documents import (
-    attribute_text,
     layout_of,
     op_label,
     place,
+    readable_attributes,
     short_location,
     value_roles,
 )
@@ -101,7 +101,7 @@ def op_lines(work: Workspace, snapshot: Snapshot, op: OpRecord, width: int) -> l
     lines += _to_lines(work, op)
     lines += _type_lines(work, snapshot, op)
     if op.attributes and op.name != "top.Weight":
-        text = " · ".join(f"{name} {attribute_text(value)}" for name, value in op.attributes.items())
+        text = " · ".join(f"{name} {value}" for name, value in readable_attributes(op))
         lines += wrapped("attrs", text, width, "changed")
     return lines
 

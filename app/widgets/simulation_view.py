@@ -153,7 +153,7 @@ def op_columns(sort: str) -> list[Column]:
         Column("share", right=True),
         Column(title("read"), right=True),
         Column(title("write"), right=True, rank=2),
-        Column("bound by", rank=1),
+        Column("bound", rank=1),
         Column("", rank=3, stretch=True),
     ]
 
@@ -242,7 +242,7 @@ def total_line(cost: StageCost, simulation: Simulation, compilation: Compilation
         (f" = {units.duration(seconds)}", "bold"),
         (f" at {chip.clock_hz / 1e9:g} GHz", "muted"),
         ("   moves ", "muted"),
-        (units.size(moved), "bold"),
+        (units.size(moved, 4), "bold"),
         (f" = {units.share(moved / seconds if seconds else 0, chip.ddr_bandwidth)}", ""),
         (f" of {chip.ddr_bandwidth / 1e9:.1f} GB/s", "muted"),
     ]
@@ -262,7 +262,7 @@ def speed_line(stage: Stage, simulation: Simulation, lengths: tuple[int, int] | 
             (f"{decode.tokens_per_s:.1f} tokens/s", "good bold"),
             (f" {what}", "muted"),
             ("   per token ", "muted"),
-            (units.size(decode.ddr_bytes_per_token), "bold"),
+            (units.size(decode.ddr_bytes_per_token, 4), "bold"),
             ("   bandwidth ", "muted"),
             (f"{100 * decode.utilisation_traffic:.0f} %", ""),
         ]

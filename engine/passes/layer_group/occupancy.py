@@ -237,8 +237,8 @@ def _wrong_order(view: GroupView) -> Iterator[str]:
             behind = same_engine and late == 0 and ids.index(maker.ginfo.id) < ids.index(item.ginfo.id)
             if late > 0 or (late == 0 and not behind):
                 yield (
-                    f"{item.record.name} {item.record.location} runs at time step {time(item) % rows + 1}, "
-                    f"before {maker.record.location} is there"
+                    f"{item.record.name} {item.record.location} runs at time step {time(item) % rows + 1}, before "
+                    f"{maker.record.name} {maker.record.location}, which it reads"
                 )
 
 

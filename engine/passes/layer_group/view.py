@@ -151,6 +151,8 @@ def _check_item(item: GroupItem, view: GroupView) -> None:
     where = f"{item.record.name} at {item.record.location}"
     if item.ginfo.stage >= view.stages:
         raise CompileError(f"{where}: stage {item.ginfo.stage} of a pipeline of {view.stages}")
+    if item.ginfo.group_type != view.type:
+        raise CompileError(f"{where}: group_type {item.ginfo.group_type} in a group of type {int(view.type)}")
     for count, starts in zip(view.secs.as_tuple(), item.ginfo.starts, strict=True):
         if len(starts) not in (1, count):
             raise CompileError(f"{where}: {len(starts)} slices where the group has {count}")

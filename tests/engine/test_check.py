@@ -203,7 +203,7 @@ LMEM = [
     (
         "another reading",
         lambda: swap("group_type = 4 : i64, hsecs", "group_type = 2 : i64, hsecs"),
-        "cover",
+        "of type 2",
         True,
     ),
 ]

@@ -14,6 +14,8 @@ from engine.passes.layer_group.plan import BufferKind
 from engine.tpu.chip import Chip
 from engine.tpu.emit import align_up
 
+MEMORY, FRAGMENTATION, BANK_RULE = "memory", "fragmentation", "bank rule"
+
 
 @dataclass(frozen=True)
 class Request:
@@ -39,8 +41,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why buffers cannot be placed. needed: bytes per lane; reason: `memory` when more is live at once than there is,
-    `fragmentation` when it fits in sum, but not in one piece."""
+    """Why buffers cannot be placed.
+
+    needed: bytes per lane. reason: MEMORY when more is live at once than there is, FRAGMENTATION when it fits in sum but
+    not in whole pieces, BANK_RULE when it would fit if buffers that hold up each other could share banks.
+    """
 
     needed: int
     reason: str
@@ -51,22 +56,31 @@ def peak(requests: Sequence[Request], rows: int) -> int:
     return max((sum(r.nbytes for r in requests if r.rows >> row & 1) for row in range(rows)), default=0)
 
 
-def allocate(requests: Sequence[Request], rows: int, chip: Chip) -> tuple[int, ...] | Failure:
+def allocate(
+    requests: Sequence[Request], rows: int, chip: Chip, *, spread: bool = True
+) -> tuple[int, ...] | Failure:
     """Addresses of the buffers: no two that are live at the same time overlap.
 
-    requests: in the order in which the buffers come into being; of equal ones the first chooses first.
+    requests: in the order in which the buffers come into being; of equal ones the first chooses first. spread: keep
+    buffers that hold up each other out of each other's banks, where there is room for that.
     """
     most = peak(requests, rows)
     if most > chip.lmem_bytes:
-        return Failure(most, "memory")
-    spaces = [_Space(number, request, requests, chip) for number, request in enumerate(requests)]
+        return Failure(most, MEMORY)
+    found = _first_fit(requests, chip, spread)
+    if isinstance(found, Failure) and spread and not isinstance(_first_fit(requests, chip, False), Failure):
+        return Failure(found.needed, BANK_RULE)
+    return found
+
+
+def _first_fit(requests: Sequence[Request], chip: Chip, spread: bool) -> tuple[int, ...] | Failure:
+    unplaced = [_Space(number, request, requests, chip, spread) for number, request in enumerate(requests)]
     addresses = [0] * len(requests)
-    unplaced = spaces
     while unplaced:
         chosen = min(unplaced, key=_Space.rank)
         address, end = chosen.lowest, chosen.lowest + chosen.request.nbytes
         if end > chip.lmem_bytes:
-            return Failure(end, "fragmentation")
+            return Failure(end, FRAGMENTATION)
         addresses[chosen.number] = address
         unplaced = [space for space in unplaced if space is not chosen]
         for space in unplaced:
@@ -87,8 +101,10 @@ def _contest(a: Request, b: Request) -> bool:
 class _Space:
     """Where one buffer may still lie, and which others it contends with."""
 
-    def __init__(self, number: int, request: Request, requests: Sequence[Request], chip: Chip) -> None:
-        self.number, self.request, self.chip = number, request, chip
+    def __init__(
+        self, number: int, request: Request, requests: Sequence[Request], chip: Chip, spread: bool
+    ) -> None:
+        self.number, self.request, self.chip, self.spread = number, request, chip, spread
         self.taken: list[tuple[int, int]] = []
         self.avoided: list[tuple[int, int]] = []
         self.lowest = 0
@@ -109,7 +125,7 @@ class _Space:
         if not self.request.rows & other.request.rows:
             return
         insort(self.taken, (address, end))
-        if share_a_bank_badly(self.request, other.request):
+        if self.spread and share_a_bank_badly(self.request, other.request):
             bank = self.chip.bank_bytes
             insort(self.avoided, (address // bank * bank, align_up(end, bank)))
         else:

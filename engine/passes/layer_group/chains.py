@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from engine.passes.layer_group.layout import Role, group_type, lane_bytes, read_as, read_weight
+from engine.passes.layer_group.layout import Role, group_types, lane_bytes, read_as, read_weight
 from engine.passes.layer_group.plan import GroupType
 from engine.snapshot import OpRecord, TensorType, is_computation
 from engine.tpu.chip import Chip
@@ -174,10 +174,10 @@ class GroupOps:
         return found
 
 
-def group_of(program: Program, indices: Sequence[int]) -> GroupOps:
-    """The ops with these indices, consecutive ones of a chain, as a group."""
+def group_of(program: Program, indices: Sequence[int], type_: GroupType | None = None) -> GroupOps:
+    """The ops with these indices, consecutive ones of a chain, as a group; of the usual type if none is given."""
     records = [program.ops[index] for index in indices]
-    type_, lanes = group_type(records), program.chip.lanes
+    type_, lanes = group_types(records)[0] if type_ is None else type_, program.chip.lanes
     tensors: dict[str, Tensor] = {}
     ops: list[LocalOp] = []
     inputs: list[str] = []
@@ -198,6 +198,21 @@ def group_of(program: Program, indices: Sequence[int]) -> GroupOps:
         outputs += [result] if program.last_use.get(result, -1) > indices[-1] else []
         ops.append(LocalOp(index, record, tuple(operands), result))
     return GroupOps(type_, tuple(ops), tensors, tuple(inputs), tuple(outputs))
+
+
+def renamed(group: GroupOps, names: Mapping[str, str], indices: Sequence[int]) -> GroupOps:
+    """The same group with other names of its values and other indices of its records."""
+    return GroupOps(
+        group.type,
+        tuple(
+            replace(op, index=index, operands=tuple(names[v] for v in op.operands), result=names[op.result])
+            for op, index in zip(group.ops, indices, strict=True)
+        ),
+        {names[v]: replace(tensor, value=names[v]) for v, tensor in group.tensors.items()},
+        tuple(names[v] for v in group.inputs),
+        tuple(names[v] for v in group.outputs),
+        {names[result]: names[operand] for result, operand in group.in_place.items()},
+    )
 
 
 def reuse_operands(group: GroupOps) -> GroupOps | None:

@@ -68,10 +68,30 @@ class Prices:
 
         Raises UserError or ValueError when its kernel cannot be emitted.
         """
-        key = (record.name, _plain(record.attributes), record.operand_types, record.result_types)
+        key = structure(record)
         if key not in self._known:
             self._known[key] = self._price_globally(record)
         return self._known[key]
+
+    def least(self, group: GroupOps, *, alone: bool) -> float:
+        """Cycles that ops take at least, as one group or (`alone`) one op run globally, by what is computed and moved.
+
+        Nothing is assumed of how a global kernel computes, only that it moves every byte once at the best speed.
+        """
+        tensors = group.tensors
+        moved = [sum(tensors[v].type.nbytes for v in values) for values in (group.inputs, group.outputs)]
+        speeds = zip(
+            self.chip.costs["transfer_bytes_per_cycle"],
+            self.chip.costs["matrix_bytes_per_cycle"],
+            strict=False,
+        )
+        cycles_moving = sum(nbytes / max(speed) for nbytes, speed in zip(moved, speeds, strict=False))
+        if alone:
+            return float(cycles_moving) if group.ops[0].moves else 0.0
+        if any(op.kind == "MatMul" and tensors[op.result].shape[0] > 1 for op in group.ops):
+            return float(cycles_moving)
+        shapes = {value: tensor.shape for value, tensor in tensors.items()}
+        return float(max(sum(self.compute(op, group, shapes) for op in group.ops), cycles_moving))
 
     def _price_compute(
         self, op: LocalOp, tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape4], replaced: int
@@ -142,6 +162,11 @@ def _key(op: LocalOp, shapes: Mapping[str, Shape4]) -> tuple[Any, ...]:
     dtypes = tuple(t.dtype for t in (*op.record.operand_types, *op.record.result_types))
     values = tuple(shapes[value] for value in (*op.operands, op.result))
     return (op.record.name, _plain(op.record.attributes), dtypes, values)
+
+
+def structure(record: OpRecord) -> tuple[Any, ...]:
+    """All of a record on which its cost depends, as something that can be a key."""
+    return (record.name, _plain(record.attributes), record.operand_types, record.result_types)
 
 
 def _plain(value: Any) -> Any:

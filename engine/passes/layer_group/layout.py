@@ -29,16 +29,17 @@ SMALL_CHANNEL_KINDS = frozenset({"RMSNorm", "Add", "Mul", "Active", "Cast"})
 """Kinds of ops whose channels may be lanes of any kind: nothing in them knows tokens from heads."""
 
 
-def group_type(records: Sequence[OpRecord]) -> GroupType:
-    """How a group of these ops reads its tensors (layer-group account, section 2).
+def group_types(records: Sequence[OpRecord]) -> tuple[GroupType, ...]:
+    """How a group of these ops may read its tensors (layer-group account, section 2), the usual way first.
 
-    Heads [1, L, heads, d] are spread over the lanes if no op tells tokens from heads; everything else of an LLM has
-    its tokens on the lanes.
+    Heads [1, L, heads, d] may be spread over the lanes if no op tells tokens from heads; everything else of an LLM has
+    its tokens on the lanes. Neither is always cheaper: heads on the lanes use all lanes in decode, but make every head a
+    DDR row, which is slow when it is shorter than a burst.
     """
     ranks = {len(record.result_types[0].shape) for record in records}
     if ranks == {4} and all(record.kind in SMALL_CHANNEL_KINDS for record in records):
-        return GroupType.SMALL_C
-    return GroupType.MM
+        return (GroupType.SMALL_C, GroupType.MM)
+    return (GroupType.MM,)
 
 
 def read_as(shape: Sequence[int], type_: GroupType, lanes: int) -> Shape4:

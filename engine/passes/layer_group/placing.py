@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.passes.layer_group.allocation import Failure, Request, allocate
@@ -73,12 +73,17 @@ def draft(group: GroupOps, secs: Secs, prices: Prices) -> Draft:
     return Draft(group, secs, slices, shapes, profile, table, _requests(table, shapes, prices))
 
 
-def place(found: Draft, prices: Prices) -> Placed | Failure:
-    """Addresses for a draft."""
-    addresses = allocate(found.requests, found.table.rows, prices.chip)
+def place(found: Draft, prices: Prices, *, spread: bool = True) -> Placed | Failure:
+    """Addresses for a draft; `spread` as in `allocate`."""
+    addresses = allocate(found.requests, found.table.rows, prices.chip, spread=spread)
     if isinstance(addresses, Failure):
         return addresses
     return Placed(found, addresses, found.profile.cycles(found.table))
+
+
+def with_table(found: Draft, table: Table, prices: Prices) -> Draft:
+    """The same with other time steps. Raises ScheduleError when a lifetime gets too long."""
+    return replace(found, table=table, requests=_requests(table, found.shapes, prices))
 
 
 def improve(placed: Placed, prices: Prices) -> Placed:
@@ -99,10 +104,10 @@ def _improved(placed: Placed, tables: Iterator[Table], prices: Prices) -> Placed
         if old.profile.cycles(table) >= placed.cycles:
             continue
         try:
-            requests = _requests(table, old.shapes, prices)
+            changed = with_table(old, table, prices)
         except ScheduleError:
             continue
-        found = place(replace(old, table=table, requests=requests), prices)
+        found = place(changed, prices)
         if isinstance(found, Placed):
             return found
     return None
@@ -157,7 +162,7 @@ def _by_birth(group: GroupOps) -> list[str]:
 
 
 def plan_of(placed: Placed, prices: Prices) -> GroupPlan:
-    """The group as the pass reports it. Ids count the items in the order of time steps and program."""
+    """The group as the pass reports it. Ids count the items in program order."""
     found, table = placed.draft, placed.draft.table
     items = _items(placed, prices.chip)
     costs = found.profile.largest
@@ -185,6 +190,18 @@ def plan_of(placed: Placed, prices: Prices) -> GroupPlan:
         buffers,
         placed.cycles,
         placed.used_bytes,
+    )
+
+
+def named(plan: GroupPlan, names: Mapping[str, str], records: Sequence[int]) -> GroupPlan:
+    """The same plan for other values and other records, given by those of the plan."""
+    return replace(
+        plan,
+        records=tuple(records[record] for record in plan.records),
+        items=tuple(
+            replace(item, record=records[item.record], value=names[item.value]) for item in plan.items
+        ),
+        buffers=tuple(replace(buffer, value=names[buffer.value]) for buffer in plan.buffers),
     )
 
 

@@ -156,13 +156,13 @@ def infer(group: GroupOps, secs: Secs, chip: Chip) -> Mapping[str, Sliced]:
     for op in reversed(group.ops):
         made = found.get(op.result)
         if made is None:
-            raise SliceError(f"nothing reads the result of {op.record.location}")
+            raise SliceError(f"nothing reads the result of {op.kind}")
         for value in op.operands:
             read = backward(op, group.tensors[value], group.tensors[op.result], made)
             if found.setdefault(value, read) != read:
-                raise SliceError(f"{op.record.location} reads other slices of {value} than another op")
+                raise SliceError(f"{op.kind} reads other slices of a tensor than another op")
         if op.kind == "MatMul" and made.n.longest > 1:
-            raise SliceError(f"{op.record.location} takes one n, the slice has {made.n.longest}")
+            raise SliceError(f"{op.kind} takes one n, the slice has {made.n.longest}")
     return found
 
 

@@ -157,7 +157,7 @@ def _compute_rows(group: GroupOps) -> tuple[tuple[int, ...], ...]:
 
 def _load(value: str, uses: Uses, last_row: int, held: frozenset[str]) -> Transfer:
     if value not in uses.first:
-        raise ScheduleError(f"{value} is only reshaped")
+        raise ScheduleError("a value is only reshaped")
     first, last = uses.first[value], uses.last[value]
     if first > 0:
         return Transfer(ItemKind.LOAD, value, COMPUTE_STAGE, value in held, first - 1, 0, 0)
@@ -168,7 +168,7 @@ def _load(value: str, uses: Uses, last_row: int, held: frozenset[str]) -> Transf
 def _store(value: str, group: GroupOps, uses: Uses, last_row: int) -> Transfer:
     born = uses.born.get(group.roots[value])
     if born is None:
-        raise ScheduleError(f"{value} leaves the group but is only a reshape of an input")
+        raise ScheduleError("a result is only a reshape of an input")
     if born < last_row:
         return Transfer(ItemKind.STORE, value, COMPUTE_STAGE, False, born + 1, 0, 0)
     return Transfer(ItemKind.STORE, value, STORE_STAGE, False, 0, 0, 0)
@@ -282,7 +282,7 @@ def lives(table: Table) -> dict[str, Life]:
         if any(transfer.held for transfer in transfers):
             first, length = 0, total
         if length > total:
-            raise ScheduleError(f"{root} is needed until after the next slice's is made")
+            raise ScheduleError("a value is needed until after the next slice's is made")
         moved = {transfer.row for transfer in transfers}
         found[root] = Life(first, length, _mask(rows), _mask(moved), frozenset(ops))
     return found

@@ -95,8 +95,11 @@ MASKED_SCORE = -10000.0
 
 
 def kv_rows(options: CompileOptions) -> int:
-    """Rows of one layer's K (and V) region: S of history plus the largest append of any module."""
-    return options.seq_length + max(1, options.max_input_length)
+    """Rows of one layer's K (and V) region: S of history plus the largest append behind it.
+
+    prefill_kv appends L rows at slot S; without it only decode appends, one row. Prefill writes from row 0.
+    """
+    return options.seq_length + (max(1, options.max_input_length) if options.history else 1)
 
 
 def plan(shape: ModelShape, options: CompileOptions) -> tuple[ModuleSpec, ...]:

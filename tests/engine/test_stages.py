@@ -28,6 +28,8 @@ def test_modules_of_a_model_with_history_and_variants() -> None:
     ]
     assert [find(specs, f"block_cache_3{suffix}")[0].cache for suffix in ("", "_1", "_2")] == [512, 256, 128]
     assert kv_rows(options) == 512 + 128
+    without = resolve(max_positions=4096, stored_dtype="bf16", seq_length=512, history=False)
+    assert kv_rows(without) == 512 + 1
 
 
 def test_inputs_and_outputs_have_the_designed_shapes() -> None:

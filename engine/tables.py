@@ -15,13 +15,18 @@ from typing import Any
 
 from engine.compiler import Compilation
 from engine.errors import CompileError, UserError
+from engine.group_tables import ModuleGroups
 from engine.merge import ADDRESSED, layout_of
+from engine.passes.layer_group.plan import LayerGroupReport
 from engine.snapshot import ModuleSnapshots, OpRecord, Snapshot, TensorType
 from engine.stages import Kind, ModuleSpec, Stage, TensorSpec
 from engine.tpu.isa import Arena
 from engine.tpu.memory import KvRegion, TensorPlace, check_addresses, kv_region, tensor_places
 
 Table = list[dict[str, Any]]
+
+GROUPED = "layer-group"
+"""The pass that puts ops into layer groups."""
 
 # -- modules and passes --------------------------------------------------------------------------------------------
 
@@ -215,19 +220,64 @@ def ir_text(compilation: Compilation, module: str, pass_name: str) -> str:
 def memory_table(compilation: Compilation, module: str) -> dict[str, Any]:
     """DDR tensors of a module with lifetimes, and the KV slots of every layer that it serves, at merged addresses.
 
-    `groups` and `lmem` describe local memory, `state` recurrent state; modules without them leave the lists empty.
+    `groups` and `lmem` describe local memory (bytes per lane, time steps from 0), `state` recurrent state; modules
+    without them leave the lists empty.
     """
     spec, _ = compilation.find(module)
     view = layer_view(compilation, module)
     places = module_places(compilation, module)
     names = _value_names(snapshot_after(compilation, module, ADDRESSED), spec)
+    local = module_groups(compilation, module)
     return {
-        "groups": [],
-        "lmem": [],
+        "groups": local.groups() if local else [],
+        "lmem": local.lmem() if local else [],
         "ddr": [_place_row(place, view, names) for place in places],
         "kv_cache": _kv_rows(compilation, spec),
         "state": [],
     }
+
+
+def module_groups(compilation: Compilation, module: str) -> ModuleGroups | None:
+    """The layer groups of a module, as the layer that `module` names sees them; None when none were searched for.
+
+    Raises CompileError when the module did not come that far.
+    """
+    report = snapshot_after(compilation, module, GROUPED).report
+    if not isinstance(report, LayerGroupReport):
+        return None
+    snapshots = compilation.snapshots(module).snapshots
+    before = next(one for one, two in pairwise(snapshots) if two.pass_name == GROUPED)
+    _, layer = compilation.find(module)
+    return ModuleGroups(
+        report, before.ops, compilation.options.chip, lambda text: text.replace("{i}", str(layer))
+    )
+
+
+def explain_table(compilation: Compilation, module: str, group: int | None = None) -> dict[str, Any]:
+    """Why the layer groups of a module are as they are, or one of them, and which ops are in none.
+
+    Raises UserError for an unknown group.
+    """
+    local = module_groups(compilation, module)
+    groups = local.explanations() if local else []
+    return {
+        "module": module,
+        "chip": compilation.options.chip_name,
+        "lmem_bytes": compilation.options.chip.lmem_bytes,
+        "searched": local is not None,
+        "groups": groups if group is None else [known_group(groups, module, group)],
+        "global": local.global_ops() if local and group is None else [],
+    }
+
+
+def known_group(groups: Table, module: str, number: int) -> dict[str, Any]:
+    """The row of a group. Raises UserError with the groups there are."""
+    found = next((row for row in groups if row["group"] == number), None)
+    if found is None:
+        count = len(groups)
+        known = f"it has groups 0 to {count - 1}" if count > 1 else "it has group 0" if count else "it has none"
+        raise UserError(f"module {module} has no layer group {number}; {known}")
+    return found
 
 
 def module_places(compilation: Compilation, module: str) -> tuple[TensorPlace, ...]:

@@ -7,7 +7,6 @@ messages to stderr. Exit codes: 0 ok, 1 found what was looked for (a difference,
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from app import streams
 from app.shared_options import integers, with_model_options
 from engine.errors import CompileError, UserError
 
@@ -26,10 +26,17 @@ if TYPE_CHECKING:
 FOUND, MISTAKE, FAILURE, INTERRUPTED = 1, 2, 3, 130
 """Exit codes."""
 
+SIMILAR = 0.75
+"""How much of a mistyped command must be right for the right one to be offered."""
+
 _USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 """What typer raises for a malformed command line; it exports only subclasses."""
 
 EXPLORE = "explore"
+
+
+class _OutputClosedError(Exception):
+    """The reader of stdout has gone."""
 
 
 class _Commands(TyperGroup):
@@ -42,6 +49,15 @@ class _Commands(TyperGroup):
                 _require_model(args[0])
             args = [EXPLORE, *args]
         return list(super().parse_args(ctx, args))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. An interrupt and a closed pipe are not typer's to answer: it would say nothing, or 1."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+        except BrokenPipeError:
+            raise _OutputClosedError from None
 
 
 app = typer.Typer(
@@ -78,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
+    streams.prepare()
     """Run a command and return its exit code."""
     try:
         given = None if arguments is None else list(arguments)
@@ -86,20 +103,24 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _fail(str(error), MISTAKE)
     except CompileError as error:
+        sys.stdout.flush()
         return _fail(str(error), FAILURE)
     except _USAGE_ERROR as error:
         error.show()
         return MISTAKE
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         return _fail("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # the reader of our output has gone; nothing more can be said on stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, _OutputClosedError):
+        # the reader of our output has seen enough
+        streams.discard_output()
         return 0
 
 
 def _fail(message: str, code: int) -> int:
     from rich.text import Text
+    except OSError as error:
+        streams.discard_output()
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), MISTAKE)
 
     from app.console import messages
 
@@ -125,7 +146,7 @@ def _require_model(model: str) -> None:
 
     names = [str(info.name or getattr(info.callback, "__name__", "")) for info in app.registered_commands]
     names += [str(info.name) for info in app.registered_groups]
-    close = [] if "/" in model else get_close_matches(model, names, 1)
+    close = [] if "/" in model else get_close_matches(model, names, 1, SIMILAR)
     hint = (
         f"did you mean `tpuscope {close[0]}`?"
         if close
@@ -478,7 +499,7 @@ def run_command(
         raise UserError("--chat needs --prompt TEXT")
     session = _open_to_run(model, options, bool(sampling))
     ids = None if prompt_ids is None else integers("--prompt-ids", prompt_ids)
-    tokens = ids if ids is not None else session.encode(prompt or "", chat=chat)
+    tokens = ids if ids is not None else session.encode(_prompt_text(prompt or ""), chat=chat)
     _raise_failures(_compile(session))
     generate_text(session, tokens, max_new_tokens, {**sampling, "seed": seed} if sampling else None, as_json)
 
@@ -588,6 +609,13 @@ def _wrote(path: Path, as_json: bool) -> None:
         emit({"path": str(path), "bytes": size})
     else:
         messages().print(f"wrote {path} ({units.size(size)})", markup=False, soft_wrap=True)
+def _prompt_text(argument: str) -> str:
+    try:
+        return streams.text_of_argument(argument)
+    except ValueError:
+        raise UserError("--prompt is not UTF-8 text; give --prompt-ids for other bytes") from None
+
+
 
 
 # -- commands without a model ------------------------------------------------------------------------------------------

@@ -44,10 +44,12 @@ def messages() -> Console:
 
 
 def emit(value: Any) -> None:
-    """Print JSON."""
+    """Print JSON, which is UTF-8 in every locale."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], title: str = "") -> Table:

@@ -41,7 +41,9 @@ def generate_text(
         emit(_json(prompt, tokens, texts, seconds))
         return
     _write(texts[-1] + "\n")
-    messages().print(_summary(prompt, tokens), style="dim", markup=False, soft_wrap=True)
+    full = len(tokens) < max_new_tokens and session.runtime.filled == session.options.seq_length
+    end = f"ended because all {session.options.seq_length} rows of history are full" if full else ""
+    messages().print(_summary(prompt, tokens, end), style="dim", markup=False, soft_wrap=True)
 
 
 def _write(text: str) -> None:
@@ -49,17 +51,21 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _summary(prompt: Sequence[int], tokens: Sequence[GeneratedToken]) -> str:
+def _summary(prompt: Sequence[int], tokens: Sequence[GeneratedToken], end: str) -> str:
     first, rest = tokens[0], tokens[1:]
-    segments = len(first.segments)
     parts = [
-        f"{len(prompt)} prompt tokens in {segments} segment{'s' if segments != 1 else ''}",
+        f"{_plural(len(prompt), 'prompt token')} in {_plural(len(first.segments), 'segment')}",
         f"first token after {units.duration(first.seconds)}",
     ]
     if rest:
         seconds = sum(token.seconds for token in rest)
         parts.append(f"{len(rest)} more at {len(rest) / seconds:.1f} tokens/s")
+    parts += [end] if end else []
     return " · ".join([*parts, "computed on this machine, see `tpuscope simulate` for the chip's speed"])
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _json(

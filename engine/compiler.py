@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -221,9 +224,25 @@ def _start() -> _Worker:
     context = worker_context()
     parent, child = context.Pipe()
     process = context.Process(target=serve, args=(child,), daemon=True)
-    process.start()
+    try:
+        with _interrupts_blocked():
+            process.start()
+    except (EOFError, OSError) as error:
+        raise CompileError(f"a worker process cannot be started ({error or 'its server has died'})") from None
     child.close()
     return _Worker(process, parent)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Processes started inside never see an interrupt from the terminal: it is the parent's to handle."""
+    # it starts with the first process, and unblocks interrupts when it has
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _assign(worker: _Worker, queue: list[PassContext]) -> None:

@@ -38,7 +38,7 @@ class TextTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._settings = _json_object(files.get(SETTINGS), f"{source}/{SETTINGS}")
-        self._template = files[CHAT_TEMPLATE].decode() if CHAT_TEMPLATE in files else None
+        self._template = _text(files.get(CHAT_TEMPLATE), f"{source}/{CHAT_TEMPLATE}")
         self._source = source
 
     @classmethod
@@ -87,10 +87,11 @@ class TextTokenizer:
         )
         environment.globals["raise_exception"] = refuse
         names = {name: self._special(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+        source = self._chat_template()
         try:
-            template = environment.from_string(self._chat_template())
+            template = environment.from_string(source)
             return template.render(messages=messages, add_generation_prompt=True, **names)
-        except TemplateError as error:
+        except Exception as error:  # a template is a program: it may raise anything
             raise UserError(f"{self._source}: the chat template cannot be rendered ({error})") from None
 
     def _chat_template(self) -> str:
@@ -142,6 +143,13 @@ class TokenStream:
 
 
 _CONTEXT = 8
+
+
+def _text(content: bytes | None, source: str) -> str | None:
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{source}: is not UTF-8 text; copy it again") from None
 
 
 def _json_object(content: bytes | None, source: str) -> dict[str, Any]:

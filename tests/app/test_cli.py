@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +19,7 @@ import pytest
 from tiny import write_tiny
 
 import app
-from app import cli
+from app import cli, streams
 from app.session import Session
 from app.settings import Settings
 from engine.compiler import Compilation
@@ -418,3 +420,91 @@ def test_a_closed_pipe_is_no_error(compiled: Path) -> None:
     )
     assert found.returncode == 0
     assert found.stderr == ""
+
+
+def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command line in which `tpuscope` is this one; the exit code is the leftmost failure in a pipe."""
+    script = f'tpuscope() {{ {sys.executable} -m app "$@"; }}; {command}'
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", script],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_pipe_closed_while_text_is_generated_is_no_error(compiled: Path) -> None:
+    found = shell(f"tpuscope run {compiled} --prompt sea -n 40 | true")
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("command", ["chips", "modules {}", "modules {} --json", "ir {} -m lm_head"])
+def test_a_full_disk_is_a_message(compiled: Path, command: str) -> None:
+    found = shell(f"tpuscope {command.format(compiled)} > /dev/full")
+    assert found.returncode == cli.MISTAKE
+    assert "No space left on device" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert "Exception ignored" not in found.stderr
+
+
+def test_an_ascii_terminal_gets_what_it_can_show_and_json_stays_utf_8(compiled: Path) -> None:
+    # GIVEN a locale without UTF-8
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    # WHEN tables and text are printed THEN nothing fails, and a UTF-8 prompt is read as such
+    assert "? | import" in shell(f"tpuscope passes {compiled} -m lm_head", **ascii_only).stdout
+    found = shell(f"tpuscope run {compiled} --prompt 'caf\u00e9' -n 3 --json", **ascii_only)
+    assert found.returncode == 0, found.stderr
+    expected = shell(f"tpuscope run {compiled} --prompt 'caf\u00e9' -n 3 --json")
+    assert json.loads(found.stdout)["text"] == json.loads(expected.stdout)["text"]
+
+
+def test_a_prompt_that_is_no_text_is_a_mistake(compiled: Path) -> None:
+    found = shell(f"tpuscope run {compiled} --prompt $'\\xff'")
+    assert found.returncode == cli.MISTAKE
+    assert "--prompt is not UTF-8 text" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, cli.INTERRUPTED), (signal.SIGTERM, streams.TERMINATED)]
+)
+@pytest.mark.parametrize("delay", [0.0, 0.3])
+def test_an_ended_process_leaves_nothing(
+    checkpoint: Path, tmp_path: Path, number: signal.Signals, code: int, delay: float
+) -> None:
+    # GIVEN a compilation in a process group of its own, as a shell starts it
+    started = subprocess.Popen(
+        [sys.executable, "-m", "app", "compile", str(checkpoint), "-o", str(tmp_path / "x.tpuscope")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        start_new_session=True,
+    )
+    # WHEN its workers run and the whole group is told to end
+    wait_for(lambda: len(processes_of(started.pid)) > 2)
+    time.sleep(delay)
+    os.killpg(started.pid, number)
+    _, err = started.communicate(timeout=30)
+    # THEN it ends as such, without a traceback of any process, a draft of the file or a process left behind
+    assert started.returncode == code, err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+    wait_for(lambda: not processes_of(started.pid))
+
+
+def processes_of(group: int) -> list[str]:
+    """Processes of a group that still run."""
+    found = subprocess.run(["ps", "-e", "-o", "pgid=,stat=,pid="], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in found.stdout.splitlines()]
+    return [pid for pgid, state, pid in rows if int(pgid) == group and not state.startswith("Z")]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "what was waited for did not come"
+        time.sleep(0.02)

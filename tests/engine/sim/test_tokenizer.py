@@ -92,3 +92,14 @@ def test_chat_template_that_refuses_is_reported(folder: Path, tmp_path: Path) ->
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('only with a system prompt') }}")
     with pytest.raises(UserError, match="only with a system prompt"):
         TextTokenizer.of_folder(tmp_path).encode_chat("hello")
+
+
+def test_template_that_fails_is_the_users_error(folder: Path) -> None:
+    # GIVEN a chat template that computes with what is not there, and one that is no text
+    files = {"tokenizer.json": (folder / "tokenizer.json").read_bytes()}
+    failing = TextTokenizer({**files, "chat_template.jinja": b"{{ messages[0].content + 1 }}"}, "model")
+    # WHEN it is rendered THEN the message says so
+    with pytest.raises(UserError, match="chat template cannot be rendered"):
+        failing.encode_chat("hello")
+    with pytest.raises(UserError, match=r"model/chat_template\.jinja: is not UTF-8"):
+        TextTokenizer({**files, "chat_template.jinja": b"\xff"}, "model")

@@ -325,6 +325,8 @@ def _replacing(path: Path) -> Iterator[Path]:
     try:
         if path.is_dir():
             raise IsADirectoryError(None, "it is a folder")
+        if path.exists() and not path.is_file():
+            raise FileExistsError(None, "it is a device or a pipe, not a file")
         draft.open("xb").close()
         yield draft
         draft.replace(path)
@@ -348,7 +350,7 @@ def open_file(path: Path | str) -> CompiledFile:
     try:
         index = msgspec.json.decode(container.content(INDEX), type=_Index, dec_hook=_decode_path)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise container.damaged(f"the index is malformed: {error}") from None
+        raise container.of_another_version(INDEX, error) from None
     return CompiledFile(container, index)
 
 
@@ -435,7 +437,7 @@ class CompiledFile:
         try:
             yield
         except ValueError as error:
-            raise self._container.damaged(f"tensor '{tensor}' cannot be decoded: {error}") from None
+            raise self._container.of_another_version(tensor, error) from None
 
 
 class _LazySnapshots(MutableMapping[str, ModuleSnapshots]):

@@ -120,8 +120,11 @@ def pack_program(program: NDArray[Any]) -> bytes:
 
 
 def unpack_program(packed: bytes | memoryview) -> NDArray[Any]:
-    """Inverse of `pack_program`. Raises ValueError when the bytes are no whole number of records."""
-    raw = np.frombuffer(zlib.decompress(packed), np.uint8)
+    """Inverse of `pack_program`. Raises ValueError for bytes that are no whole number of compressed records."""
+    try:
+        raw = np.frombuffer(zlib.decompress(packed), np.uint8)
+    except zlib.error as error:
+        raise ValueError(f"no compressed instructions: {error}") from None
     if raw.size % INSTRUCTION.itemsize:
         raise ValueError(f"{raw.size} bytes are no whole number of {INSTRUCTION.itemsize}-byte instructions")
     records = np.ascontiguousarray(raw.reshape(INSTRUCTION.itemsize, -1).T)
@@ -176,6 +179,14 @@ class Container:
     def damaged(self, what: str) -> UserError:
         """The error for a file that was changed after it was written."""
         return UserError(f"{self.path}: damaged: {what}; compile the model again")
+
+    def of_another_version(self, tensor: str, reason: Exception) -> UserError:
+        """The error for a tensor whose checksum fits and whose content this version cannot take in."""
+        writer = self.metadata.get("tpuscope_version", "an unknown version")
+        return UserError(
+            f"{self.path}: written by another version of tpuscope ({writer}): this one cannot read its tensor"
+            f" '{tensor}' ({reason}); compile the model again"
+        )
 
     def _entry(self, name: str) -> Entry:
         if name not in self.entries:

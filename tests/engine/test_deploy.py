@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -249,6 +250,31 @@ def test_a_path_that_cannot_be_written_is_named(llama: Case, tmp_path: Path, tar
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=rf"{target}: cannot be written \("):
         write_file(llama.compilation, llama.model, tmp_path / target)
+
+
+def test_a_device_is_not_replaced_by_a_file(llama: Case, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match=r"pipe: cannot be written \(it is a device or a pipe"):
+        write_file(llama.compilation, llama.model, pipe)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("tensor", ["index", "snapshots/block_0", "program/block_0"])
+def test_whole_content_of_an_unknown_form_is_another_version(
+    llama: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tensor: str
+) -> None:
+    # GIVEN a file whose index, snapshots or program an earlier version wrote in its own form
+    def earlier(compilation: Compilation, index: Any, folder: Path) -> dict[str, bytes]:
+        return deploy_blobs(compilation, index, folder) | {tensor: b"{}"}
+
+    deploy_blobs = deploy._blobs
+    monkeypatch.setattr(deploy, "_blobs", earlier)
+    monkeypatch.setattr(deploy.metadata, "version", lambda name: "0.0.9")
+    path = write_file(llama.compilation, llama.model, tmp_path / "old.tpuscope").path
+    # WHEN it is read THEN it is not called damaged
+    with pytest.raises(UserError, match=rf"another version of tpuscope \(0\.0\.9\).*'{tensor}'"):
+        read_all(path, llama)
 
 
 def test_a_compiled_file_is_known_by_its_header(llama: Case, tmp_path: Path) -> None:

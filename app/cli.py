@@ -90,20 +90,20 @@ Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Fi
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit; user errors and failures are messages, never tracebacks."""
+    streams.prepare()
     sys.exit(run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    streams.prepare()
     """Run a command and return its exit code."""
     try:
         given = None if arguments is None else list(arguments)
         code = app(args=given, prog_name="tpuscope", standalone_mode=False)
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except UserError as error:
         return _fail(str(error), MISTAKE)
     except CompileError as error:
-        sys.stdout.flush()
         return _fail(str(error), FAILURE)
     except _USAGE_ERROR as error:
         error.show()
@@ -114,13 +114,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # the reader of our output has seen enough
         streams.discard_output()
         return 0
+    except OSError as error:
+        streams.discard_output()
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), MISTAKE)
 
 
 def _fail(message: str, code: int) -> int:
     from rich.text import Text
-    except OSError as error:
-        streams.discard_output()
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), MISTAKE)
 
     from app.console import messages
 
@@ -504,6 +504,13 @@ def run_command(
     generate_text(session, tokens, max_new_tokens, {**sampling, "seed": seed} if sampling else None, as_json)
 
 
+def _prompt_text(argument: str) -> str:
+    try:
+        return streams.text_of_argument(argument)
+    except ValueError:
+        raise UserError("--prompt is not UTF-8 text; give --prompt-ids for other bytes") from None
+
+
 def _open_to_run(model: str, options: dict[str, Any], sampled: bool) -> Session:
     """A session with weights; a checkpoint that is to be sampled from is compiled with the sampling heads."""
     from app.session import is_compiled
@@ -609,13 +616,6 @@ def _wrote(path: Path, as_json: bool) -> None:
         emit({"path": str(path), "bytes": size})
     else:
         messages().print(f"wrote {path} ({units.size(size)})", markup=False, soft_wrap=True)
-def _prompt_text(argument: str) -> str:
-    try:
-        return streams.text_of_argument(argument)
-    except ValueError:
-        raise UserError("--prompt is not UTF-8 text; give --prompt-ids for other bytes") from None
-
-
 
 
 # -- commands without a model ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -21,7 +22,6 @@ from app.widgets.lmem_facts import (
     kib,
     parts_of,
     price_items,
-    secs_text,
     slice_text,
 )
 from app.widgets.lmem_map import LmemMap
@@ -381,7 +381,7 @@ class LocalMemoryPane(Container):
         self.report, self.ops, self.chip, self.module = report, ops, chip, module
         count = len(report.groups)
         self.groups = [
-            GroupFacts(plan, ops, chip, at, count, module, price_items(plan, ops, chip))
+            GroupFacts(plan, ops, chip, at, count, module, partial(price_items, plan, ops, chip))
             for at, plan in enumerate(report.groups)
         ]
         self.query_one(GroupList).sync(self.groups, report)
@@ -490,18 +490,11 @@ class LocalMemoryPane(Container):
             panel.set_class(panel.id == name, "-shown")
 
     def action_op_in_ir(self) -> None:
-        """The op of the buffer in the IR."""
+        """The op that makes the buffer's value, in the IR."""
         facts, index = self.facts, self.map.selected
         if facts is None or index < 0:
             return
-        writer = facts.writer(index)
-        if writer is not None:
-            self.post_message(self.OpAsked(writer.record, facts.ops[writer.record]))
-
-
-def summary_line(facts: GroupFacts) -> Line:
-    """A group in one line, for lists and notifications."""
-    return [
-        (facts.kinds, "heading"),
-        (f" · {secs_text(facts.plan.secs)} · {units.cycles(facts.plan.cycles)}", "muted"),
-    ]
+        value = facts.plan.buffers[index].value
+        for record, op in enumerate(facts.ops):
+            if value in op.results:
+                self.post_message(self.OpAsked(record, op))

@@ -5,8 +5,8 @@ Everything is worked out from a `GroupPlan` and the op records that it numbers; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from app.widgets.documents import op_label
@@ -106,7 +106,8 @@ class GroupFacts:
     """One group, ready to be drawn.
 
     ops: the records that the plan numbers. number: of the group, from 0, of `count`. module: what the module is called.
-    item_cycles: costs by item and slice; without them a pipeline step shows the costs of the whole loop.
+    pricer: finds costs by item and slice, when a pipeline step is first looked at (`price_items`); without it a
+    pipeline step shows the costs of the whole loop.
     """
 
     plan: GroupPlan
@@ -115,7 +116,12 @@ class GroupFacts:
     number: int = 0
     count: int = 1
     module: str = ""
-    item_cycles: ItemCycles = field(default_factory=dict)
+    pricer: Callable[[], ItemCycles] | None = None
+
+    @cached_property
+    def item_cycles(self) -> ItemCycles:
+        """Cycles of every item for every slice; empty when nobody can tell."""
+        return self.pricer() if self.pricer is not None else {}
 
     # -- the group ----------------------------------------------------------------------------------------------
 
@@ -474,7 +480,7 @@ def price_items(plan: GroupPlan, ops: Sequence[OpRecord], chip: Chip) -> dict[in
     from engine.passes.layer_group.cost import prices_of
 
     facts, prices = GroupFacts(plan, ops, chip), prices_of(chip)
-    group = group_of(Program.of(ops, chip), plan.records)
+    group = group_of(Program.of(ops, chip), plan.records, plan.type)
     replaced = {op.result: op.operands for op in group.ops if op.moves and op.result in facts.roots}
     in_place = {
         result: next(value for value in operands if facts.root(value) == facts.root(result))

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from app import units
 from app.widgets.inspector import Inspector
 from app.widgets.lines import Line, Span
+from app.widgets.lmem_canvas import first_fit
 from app.widgets.lmem_facts import DIMS, kib
 from engine.passes.layer_group.plan import Alternative, Attempt, Explanation, GroupPlan, Secs
 
@@ -65,10 +66,12 @@ def attempt_lines(attempt: Attempt, taken: bool, width: int) -> list[list[Span]]
     role = "good" if taken and fits else "muted" if fits else "bad"
     mark = "✓" if taken and fits else "·" if fits else "✗"
     line: list[Span] = [(f"{mark} ", f"{role} bold"), (f"{short_secs(attempt.secs):<{LABEL - 2}}", "heading")]
-    need = (
-        f" {kib(attempt.needed_bytes)} of {kib(attempt.available_bytes)} KiB" if attempt.needed_bytes else ""
-    )
     cost = f"  {units.cycles(attempt.cycles or 0)}" if fits else ""
+    need = ""
+    if attempt.needed_bytes:
+        needed, available = kib(attempt.needed_bytes), kib(attempt.available_bytes)
+        fitting = width - LABEL - len(cost)
+        need = first_fit([f" {needed} of {available} KiB", f" {needed} KiB"], fitting)
     room = min(16, width - LABEL - len(need) - len(cost) - 2)
     if need and room >= 3:
         line += _need_bar(attempt, room, role)
@@ -91,14 +94,18 @@ def _need_bar(attempt: Attempt, room: int, role: str) -> list[Span]:
 
 
 _REASONS = {
-    "memory": "memory: {over:,} B more are live at once than there are",
-    "fragmentation": "fragmentation: it would fit in sum, but not in one piece ({over:,} B over the end)",
+    "memory": "memory: {over:,} B more are live in one step than there are",
+    "fragmentation": "fragmentation: it would fit in sum, but not in one piece; {over:,} B over the end",
+    "bank rule": "bank rule: buffers that both engines touch in one step, or that one op reads and writes, would have "
+    "to share a bank; apart they take {over:,} B too many",
 }
+"""What the search's reasons mean."""
 
 
 def _reason(attempt: Attempt) -> str:
-    over = attempt.needed_bytes - attempt.available_bytes
-    return _REASONS.get(attempt.reason, attempt.reason).format(over=over)
+    over = max(0, attempt.needed_bytes - attempt.available_bytes)
+    found = _REASONS.get(attempt.reason)
+    return attempt.reason if found is None else found.format(over=over)
 
 
 def alternative_lines(alternative: Alternative, width: int) -> list[list[Span]]:

@@ -8,7 +8,8 @@ which follow the history: `history + C * row bytes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -45,14 +46,29 @@ class Placement:
 
 
 def allocate(buffers: Iterable[Buffer], alignment: int) -> dict[str, Placement]:
-    """Place buffers so that no two that live at the same time overlap: first fit, in order of first use.
+    """Place buffers so that no two that live at the same time overlap.
 
-    Ties are broken by size, largest first. Raises CompileError when a name comes twice.
+    First fit in several orders (largest first, longest-lived area first, by first use), of which the one that needs the
+    least memory is kept. Raises CompileError when a name comes twice.
     """
+    listed = list(buffers)
+    for name, count in Counter(buffer.name for buffer in listed).items():
+        if count > 1:
+            raise CompileError(f"buffer {name} is listed twice")
+    tried = [_first_fit(sorted(listed, key=order), alignment) for order in _ORDERS]
+    return min(tried, key=lambda placed: arena_size(placed.values(), alignment))
+
+
+_ORDERS: tuple[Callable[[Buffer], tuple[int, int, str]], ...] = (
+    lambda b: (b.first, -b.nbytes, b.name),
+    lambda b: (-b.nbytes, b.first, b.name),
+    lambda b: (-b.nbytes * (b.last - b.first + 1), b.first, b.name),
+)
+
+
+def _first_fit(buffers: Iterable[Buffer], alignment: int) -> dict[str, Placement]:
     placed: dict[str, Placement] = {}
-    for buffer in sorted(buffers, key=lambda b: (b.first, -b.nbytes, b.name)):
-        if buffer.name in placed:
-            raise CompileError(f"buffer {buffer.name} is listed twice")
+    for buffer in buffers:
         alive = sorted(
             (p for p in placed.values() if p.buffer.first <= buffer.last and buffer.first <= p.buffer.last),
             key=lambda p: p.offset,

@@ -15,7 +15,7 @@ from tiny import write_tiny
 
 from engine.compiler import Compilation, open_model
 from engine.sim.interpreter import Interpreter, PreparedWeights, WeightLoader
-from engine.sim.machine_runtime import MachineExecutor, MachineExecutors
+from engine.sim.machine_runtime import MachineExecutor, module_executor
 from engine.sim.runtime import PROGRAM_PASS, logits_value
 from engine.snapshot import TensorType
 from engine.stages import MASKED_SCORE, ModuleSpec
@@ -81,7 +81,7 @@ def both(
     """(outputs of the machine with its checks on, outputs of the interpreter, the machine)."""
     layer = spec.layers[-1] if spec.layers else 0
     snapshot = program.modules[spec.name].after(PROGRAM_PASS)
-    machine = MachineExecutors(program, loader, checks=True)(spec, snapshot, layer)
+    machine = module_executor(spec, snapshot, program.options.chip, loader, layer, checks=True)
     interpreter = Interpreter(
         snapshot,
         PreparedWeights(loader),

@@ -16,7 +16,7 @@ import numpy as np
 
 import engine.tpu.ops  # noqa: F401
 from engine.errors import CompileError, UserError
-from engine.merge import placed_weights
+from engine.merge import PlacedWeight, placed_weights
 from engine.op import REGISTRY, TpuOp
 from engine.sim.arithmetic import NUMPY_DTYPES, convert
 from engine.sim.interpreter import APPENDED, Regions, WeightLoader
@@ -31,6 +31,13 @@ from engine.tpu.numerics import to_float32
 
 _UNWRITTEN = 0xFF
 """What memory holds before it is written: NaN in every float type."""
+
+
+def _fill(memory: np.ndarray, weights: Sequence[PlacedWeight], loader: WeightLoader, layer: int) -> None:
+    """Put weights of one layer where they lie in a coeff arena, uint8 [bytes]."""
+    numbers = loader.load([weight.reference for weight in weights], layer)
+    for weight, stored in zip(weights, numbers, strict=True):
+        memory[weight.offset : weight.offset + stored.nbytes] = _bytes(stored)
 
 
 class Weights:
@@ -52,10 +59,8 @@ class Weights:
             self._arrays[base] = np.full(self._size[base], _UNWRITTEN, np.uint8)
         memory = self._arrays[base]
         missing = [w for w in placed_weights(snapshot) if (base, w.offset) not in self._filled]
-        numbers = self._loader.load([w.reference for w in missing], layer)
-        for weight, stored in zip(missing, numbers, strict=True):
-            memory[weight.offset : weight.offset + stored.nbytes] = _bytes(stored)
-            self._filled.add((base, weight.offset))
+        _fill(memory, missing, self._loader, layer)
+        self._filled |= {(base, weight.offset) for weight in missing}
         return memory
 
 
@@ -243,16 +248,41 @@ class MachineExecutors:
         self.made: dict[tuple[str, int], MachineExecutor] = {}
 
     def __call__(self, spec: ModuleSpec, snapshot: Snapshot, layer: int) -> MachineExecutor:
-        executor = MachineExecutor(
-            snapshot,
-            self._chip,
-            self._weights.arena(spec.name, snapshot, layer),
-            outputs=[tensor.name for tensor in spec.outputs],
-            observe=logits_value(spec, snapshot),
-            checks=self._checks,
-        )
+        coeff = self._weights.arena(spec.name, snapshot, layer)
+        executor = _executor(spec, snapshot, self._chip, coeff, self._checks)
         self.made[spec.name, layer] = executor
         return executor
+
+
+def module_executor(
+    spec: ModuleSpec,
+    snapshot: Snapshot,
+    chip: Chip,
+    loader: WeightLoader,
+    layer: int = 0,
+    *,
+    checks: bool = False,
+) -> MachineExecutor:
+    """One module on a machine, without the rest of its program.
+
+    snapshot: after codegen. checks: see MachineExecutor.
+    """
+    coeff = np.full(ArenaLayout.of(snapshot.attributes).size[Arena.COEFF], _UNWRITTEN, np.uint8)
+    _fill(coeff, placed_weights(snapshot), loader, layer)
+    return _executor(spec, snapshot, chip, coeff, checks)
+
+
+def _executor(
+    spec: ModuleSpec, snapshot: Snapshot, chip: Chip, coeff: np.ndarray, checks: bool
+) -> MachineExecutor:
+    return MachineExecutor(
+        snapshot,
+        chip,
+        coeff,
+        outputs=[tensor.name for tensor in spec.outputs],
+        observe=logits_value(spec, snapshot),
+        checks=checks,
+    )
 
 
 def _bytes(numbers: np.ndarray) -> np.ndarray:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from machine_cases import both, largest_error, random_inputs, tiny_program
-from running import cosine
-from tiny import FAMILIES
+from running import cosine, weights_of
+from tiny import FAMILIES, write_tiny
 
+from engine.compiler import compile_model, open_model
 from engine.errors import UserError
-from engine.sim.machine_runtime import MachineExecutors
+from engine.passes.layer_group.view import group_indices, read_group
+from engine.sim.machine_runtime import MachineExecutor, MachineExecutors
 from engine.sim.runtime import PROGRAM_PASS, Runtime
+from engine.sim.timing import time_module
 from engine.stages import ModuleSpec, Stage
+from engine.tpu.chip import Chip
 
 MODES = ("f32", "bf16", "w4bf16")
 
@@ -53,7 +59,7 @@ def test_every_module_computes_what_the_interpreter_computes(family: str, mode: 
                     assert_agree(found[name], values, mode, f"{name} of {label}")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MODES, "f16", "w8bf16", "w4f16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_generation_on_the_machine_gives_the_interpreters_tokens(family: str, mode: str) -> None:
     # GIVEN a prompt longer than one segment, so that prefill, prefill_kv and decode variants all run
@@ -82,6 +88,42 @@ def test_sampling_heads_and_other_chips(chip: str) -> None:
         assert not machine.violations, (spec.name, machine.violations[:3])
         for name, values in expected.items():
             assert_agree(found[name].astype(np.float32), values.astype(np.float32), "w4bf16", spec.name)
+
+
+@pytest.mark.parametrize("mode", ["bf16", "w4bf16"])
+def test_pipelined_slices_of_a_wider_model_on_a_smaller_chip(mode: str, tmp_path: Path) -> None:
+    # GIVEN a block too wide for the local memory of BM1688: its groups run in slices
+    path = write_tiny(
+        tmp_path / "qwen3", "qwen3", hidden=512, heads=8, head_dim=64, intermediate=1536, layers=2
+    )
+    model = open_model(path)
+    options = model.resolve(seq_length=512, max_input_length=320, quantize=mode, chip_name="bm1688")
+    program = compile_model(model, options, only=["block_0", "block_kv_0", "block_cache_0"])
+    assert not program.failures
+    slices = []
+    for name in ("block_0", "block_kv_0", "block_cache_0"):
+        spec, _ = program.find(name)
+        inputs = random_inputs(program, spec, min(200, spec.cache))
+        # WHEN it runs on both
+        found, expected, machine = both(program, weights_of(model), spec, inputs)
+        # THEN they agree, and every group takes the cycles that the pass planned
+        assert not machine.violations, (name, machine.violations[:3])
+        for output, values in expected.items():
+            assert_agree(found[output], values, mode, f"{output} of {name}")
+        plans = program.modules[name].after("layer-group").report.groups
+        assert planned_cycles(machine, options.chip) == [plan.cycles for plan in plans]
+        slices += [plan.secs.slices for plan in plans]
+    assert max(slices) >= 4
+
+
+def planned_cycles(machine: MachineExecutor, chip: Chip) -> list[int]:
+    """Span of each group in the schedule."""
+    timing, ops = time_module(machine.program, chip), machine.snapshot.ops
+    op, found = machine.program["op"][timing.instructions], []
+    for index in group_indices(ops):
+        inside = (op > index) & (op <= read_group(ops, index).last)
+        found.append(int(timing.schedule.end[inside].max() - timing.schedule.start[inside].min()) + 1)
+    return found
 
 
 def test_regions_are_read_and_appended_to_in_place() -> None:

@@ -43,8 +43,8 @@ class Request:
 class Failure:
     """Why buffers cannot be placed.
 
-    needed: bytes per lane. reason: MEMORY when more is live at once than there is, FRAGMENTATION when it fits in sum but
-    not in whole pieces, BANK_RULE when it would fit if buffers that hold up each other could share banks.
+    needed: bytes per lane. reason: MEMORY when more is live at once than there is, FRAGMENTATION when it fits in sum
+    but not in whole pieces, BANK_RULE when it would fit if buffers that hold up each other could share banks.
     """
 
     needed: int

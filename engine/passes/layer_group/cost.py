@@ -85,7 +85,7 @@ class Prices:
             self.chip.costs["matrix_bytes_per_cycle"],
             strict=False,
         )
-        cycles_moving = sum(nbytes / max(speed) for nbytes, speed in zip(moved, speeds, strict=False))
+        cycles_moving = _ROUNDED_DOWN * sum(n / max(speed) for n, speed in zip(moved, speeds, strict=False))
         if alone:
             return float(cycles_moving) if group.ops[0].moves else 0.0
         if any(op.kind == "MatMul" and tensors[op.result].shape[0] > 1 for op in group.ops):
@@ -137,6 +137,9 @@ class Prices:
         program = emit.program()
         return schedule(program, cycles(program, self.chip)).total_cycles
 
+
+_ROUNDED_DOWN = 0.99
+"""Each transfer is rounded down to whole cycles, so many small ones may take a little less than their bytes do."""
 
 _PRICES: dict[Any, Prices] = {}
 

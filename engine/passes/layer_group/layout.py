@@ -33,8 +33,8 @@ def group_types(records: Sequence[OpRecord]) -> tuple[GroupType, ...]:
     """How a group of these ops may read its tensors (layer-group account, section 2), the usual way first.
 
     Heads [1, L, heads, d] may be spread over the lanes if no op tells tokens from heads; everything else of an LLM has
-    its tokens on the lanes. Neither is always cheaper: heads on the lanes use all lanes in decode, but make every head a
-    DDR row, which is slow when it is shorter than a burst.
+    its tokens on the lanes. Neither is always cheaper: heads on the lanes use all lanes in decode, but make every head
+    a DDR row, which is slow when it is shorter than a burst.
     """
     ranks = {len(record.result_types[0].shape) for record in records}
     if ranks == {4} and all(record.kind in SMALL_CHANNEL_KINDS for record in records):

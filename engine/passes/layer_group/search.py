@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from engine.errors import UserError
-from engine.passes.layer_group.allocation import BANK_RULE, Failure
+from engine.passes.layer_group.allocation import BANK_RULE, MEMORY, Failure
 from engine.passes.layer_group.chains import GroupOps, Program, group_of, renamed, reuse_operands
 from engine.passes.layer_group.cost import Prices, prices_of, structure
 from engine.passes.layer_group.exact import best_table
@@ -36,10 +36,10 @@ def plan_groups(
 ) -> LayerGroupReport:
     """The groups of a module.
 
-    ops: its records after `op-reorder`. opt: 1 takes as many ops to a group as fit, from the last one on; 2 finds the cut
-    with the least cycles; 3 also solves small groups exactly. forced: groups that the user demands, as indices of the
-    first and last record. The report has the cycles of every op that could be in a group and is not. Raises UserError
-    for an impossible chip, an unknown `opt`, a forced group that cannot be, and an op that fits in no way at all.
+    ops: its records after `op-reorder`. opt: 1 takes as many ops to a group as fit, from the last one on; 2 finds the
+    cut with the least cycles; 3 also solves small groups exactly. forced: groups that the user demands, as indices of
+    the first and last record. The report has the cycles of every op that could be in a group and is not. Raises
+    UserError for an impossible chip, an unknown `opt`, a forced group that cannot be, and an op that fits in no way.
     """
     check_chip(chip)
     if opt not in (GREEDY, CHEAPEST, EXACT):
@@ -106,15 +106,18 @@ def try_group(group: GroupOps, prices: Prices, opt: int = CHEAPEST) -> Trial:
     if not (group.ops[0].moves and group.ops[-1].moves):
         return Trial(None, (), "a reshape at the end of a group moves nothing and stays outside")
     chip = prices.chip
-    ladder = _ladder(limits(group, chip), _least_slices(group, prices))[:MAX_TRIES]
+    least, unsliced = _least_slices(group, prices)
+    ladder = _ladder(limits(group, chip), least)[:MAX_TRIES]
     attempts: list[Attempt] = []
+    if least > 1:
+        attempts.append(Attempt(Secs(), MEMORY, unsliced, chip.lmem_bytes, None))
     found: list[Placed] = []
     for secs in ladder:
         try:
             result = _place_somehow(group, secs, prices)
         except (SliceError, ScheduleError) as error:
             attempts.append(Attempt(secs, f"time step: {error}", 0, chip.lmem_bytes, None))
-            return Trial(None, tuple(attempts), str(error))
+            continue
         if isinstance(result, Placed):
             result = improve(result, prices)
             if opt == EXACT and len(group.ops) <= MAX_EXACT_OPS:
@@ -137,13 +140,12 @@ def _attempt(secs: Secs, result: Placed | Failure, chip: Chip) -> Attempt:
 
 
 def _why_not(attempts: Sequence[Attempt], chip: Chip) -> str:
-    if not attempts:
-        return "its weights alone do not fit local memory"
     finest = attempts[-1]
-    return (
-        f"with {finest.secs.slices} slices it needs {finest.needed_bytes} of {chip.lmem_bytes} bytes a lane "
-        f"({finest.reason})"
-    )
+    slices = "1 slice" if finest.secs.slices == 1 else f"{finest.secs.slices} slices"
+    if not finest.needed_bytes:
+        return f"with {slices}: {finest.reason}"
+    needed = f"{finest.needed_bytes} of {chip.lmem_bytes} bytes a lane ({finest.reason})"
+    return f"with {slices} it needs {needed}"
 
 
 def _place_somehow(group: GroupOps, secs: Secs, prices: Prices) -> Placed | Failure:
@@ -199,19 +201,21 @@ def _ladder(finest: Secs, least: int) -> list[Secs]:
     return [secs for secs in found if secs.slices >= least]
 
 
-def _least_slices(group: GroupOps, prices: Prices) -> int:
-    """Slices below which some op alone does not fit: its weights stay, all else shrinks with the slices."""
+def _least_slices(group: GroupOps, prices: Prices) -> tuple[int, int]:
+    """Slices below which some op alone does not fit, and the bytes per lane that it takes unsliced.
+
+    Its weights stay, all else shrinks with the slices.
+    """
     chip, shapes = prices.chip, {value: tensor.shape for value, tensor in group.tensors.items()}
-    least = 1
+    least, most = 1, 0
     for op in group.ops:
         sizes = {v: group.tensors[v].lane_bytes(chip, shapes[v]) for v in (*op.operands, op.result)}
         fixed = sum(size for v, size in sizes.items() if group.tensors[v].role is not Role.ROWS)
-        room = chip.lmem_bytes - fixed
-        if room <= 0:
-            return _NEVER
         scratch = 0 if op.kind == "MatMul" else prices.scratch(op, group.tensors, shapes)
-        least = max(least, ceil_div(sum(sizes.values()) - fixed + scratch, room))
-    return least
+        needed, room = sum(sizes.values()) + scratch, chip.lmem_bytes - fixed
+        most = max(most, needed)
+        least = max(least, ceil_div(needed - fixed, room) if room > 0 else _NEVER)
+    return least, most
 
 
 _NEVER = 1 << 30
@@ -233,7 +237,7 @@ Unit = tuple[int, int]
 """First and last position of ops that are not cut apart."""
 
 _TRIALS: dict[tuple[object, ...], Trial] = {}
-"""What was found out about groups of the same structure: repeated blocks and variants of a module have the same ones."""
+"""What was found out about groups, by structure: repeated blocks and variants of a module have the same ones."""
 
 
 @dataclass
@@ -437,12 +441,12 @@ def _demanded(chain: Chain, first: int, last: int) -> Part:
     lmem = program.chip.lmem_bytes
     if trial.attempts:
         closest = min(trial.attempts, key=lambda attempt: attempt.needed_bytes)
-        need = f"needs {closest.needed_bytes} bytes a lane with {closest.secs.slices} slices"
+        need = f"it needs {closest.needed_bytes} bytes a lane with {closest.secs.slices} slices"
     else:
         need = trial.reason
     worst = max(range(first, last + 1), key=lambda i: _op_bytes(chain, i))
     raise UserError(
-        f"--force-group {indices[first]}..{indices[last]} cannot be placed: it {need}, local memory has {lmem}; "
+        f"--force-group {indices[first]}..{indices[last]} cannot be placed: {need}, local memory has {lmem}; "
         f"its largest op is {_called(program, indices[worst])} with {_op_bytes(chain, worst)} bytes unsliced; "
         f"{_closest(chain, first, last)}"
     )

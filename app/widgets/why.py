@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from app import units
+from app.widgets.documents import short_location
 from app.widgets.inspector import Inspector
 from app.widgets.lines import Line, Span
 from app.widgets.lmem_canvas import first_fit
@@ -38,12 +39,12 @@ def why_lines(explanation: Explanation | None, plan: GroupPlan, width: int) -> l
     """The explanation in lines of at most `width` cells."""
     if explanation is None:
         return wrapped("", "The pass left no explanation for this group.", width, "muted")
-    lines = wrapped("begins", explanation.begins, width)
-    lines += wrapped("ends", explanation.ends, width)
+    lines = wrapped("begins", _shortened(explanation.begins), width)
+    lines += wrapped("ends", _shortened(explanation.ends), width)
     if explanation.attempts:
         lines += [
             [],
-            [("slicings tried", "heading bold"), ("  bytes per lane needed of those there are", "faint")],
+            [("slicings tried", "heading bold"), ("  bytes per lane", "faint")],
         ]
         for attempt in explanation.attempts:
             lines += attempt_lines(attempt, attempt.secs == plan.secs, width)
@@ -52,6 +53,11 @@ def why_lines(explanation: Explanation | None, plan: GroupPlan, width: int) -> l
         for alternative in explanation.alternatives:
             lines += alternative_lines(alternative, width)
     return lines
+
+
+def _shortened(text: str) -> str:
+    """A sentence with its places in the model as `short_location` writes them."""
+    return " ".join(map(short_location, text.split(" ")))
 
 
 def short_secs(secs: Secs) -> str:
@@ -110,7 +116,7 @@ def _reason(attempt: Attempt) -> str:
 
 def alternative_lines(alternative: Alternative, width: int) -> list[list[Span]]:
     """A cut that was compared: what both ways cost and which is cheaper."""
-    lines = wrapped("•", alternative.description, width)
+    lines = wrapped("•", _shortened(alternative.description), width)
     apart = units.cycles(alternative.split_cycles)
     if alternative.joined_cycles is None:
         return [*lines, labelled("", [("cannot be joined", "bad"), (f", apart {apart}", "muted")])]

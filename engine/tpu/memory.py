@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -199,7 +199,7 @@ def tensor_places(ops: Sequence[OpRecord], layout: ArenaLayout) -> tuple[TensorP
             if alias:
                 source = _aliased(found, type_.address)
                 if source is not None:
-                    found[source] = _extend(found[source], last)
+                    found[source] = _extend(found[source], first, last)
                     continue
             key = (type_.address, index, value)
             found[key] = TensorPlace(arena, op.location, type_.address, type_.nbytes, first, last, value)
@@ -220,10 +220,8 @@ def _aliased(found: Mapping[tuple[int, int, str], TensorPlace], address: int) ->
     return max(keys, key=lambda key: key[1]) if keys else None
 
 
-def _extend(place: TensorPlace, last: int) -> TensorPlace:
-    return TensorPlace(
-        place.arena, place.name, place.address, place.nbytes, place.first, max(place.last, last), place.value
-    )
+def _extend(place: TensorPlace, first: int, last: int) -> TensorPlace:
+    return replace(place, first=min(place.first, first), last=max(place.last, last))
 
 
 def check_addresses(

@@ -13,12 +13,14 @@ from engine.compiler import Compilation, compile_model, open_model
 from engine.errors import CompileError
 from engine.snapshot import OpRecord
 from engine.tpu.memory import (
+    ArenaLayout,
     Buffer,
     Placement,
     allocate,
     arena_size,
     check_addresses,
     check_no_overlap,
+    tensor_places,
     with_address,
 )
 
@@ -100,6 +102,17 @@ def test_the_checker_reports_a_moved_tensor(
     except CompileError as error:
         problems = [str(error)]
     assert any(message in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize("module", ["block_cache_0", "block_kv_0"])
+def test_outputs_live_through_the_whole_module(compilation: Compilation, module: str) -> None:
+    # GIVEN a module whose new V rows are a reshaped product and whose new K rows are not
+    snapshot = compilation.modules[module].after("address-assign")
+    # WHEN lifetimes are asked for THEN memory that belongs to the outside is never free, whatever op writes it
+    places = tensor_places(snapshot.ops, ArenaLayout.of(snapshot.attributes))
+    outputs = {type_.address for type_ in snapshot.ops[-1].operand_types}
+    found = {place.address: (place.first, place.last) for place in places if place.address in outputs}
+    assert found == dict.fromkeys(outputs, (0, len(snapshot.ops) - 1))
 
 
 def test_the_checker_reports_rows_appended_at_the_wrong_slot(compilation: Compilation) -> None:

@@ -317,6 +317,7 @@ class LocalMemoryPane(Container):
         &.-narrow #lmem-side { width: 1fr; height: 12; }
         &.-low #lmem-lanes { height: 3; border: none; padding: 0 1; }
         &.-low.-narrow #lmem-side { height: 7; }
+        &.-low.-narrow.-reading #lmem-side { height: 12; }
         &.-narrow #lmem-side > * { height: 1fr; min-height: 0; max-height: 100%; display: none; }
         &.-narrow #lmem-side > .-shown { display: block; }
     }
@@ -488,6 +489,7 @@ class LocalMemoryPane(Container):
         """The side panel that is visible where there is room for one."""
         for panel in self.query("#lmem-side > *"):
             panel.set_class(panel.id == name, "-shown")
+        self.set_class(name != "lmem-buffer", "-reading")
 
     def action_op_in_ir(self) -> None:
         """The op that makes the buffer's value, in the IR."""

@@ -14,19 +14,12 @@ from engine.errors import UserError
 from engine.passes.layer_group.allocation import BANK_RULE, FRAGMENTATION, MEMORY
 from engine.passes.layer_group.chains import Program, group_of
 from engine.passes.layer_group.cost import prices_of
+from engine.passes.layer_group.cutting import MAX_UNITS, Chain, cut_cheapest, cut_greedily
 from engine.passes.layer_group.exact import best_table
 from engine.passes.layer_group.placing import Placed, draft, place, with_table
 from engine.passes.layer_group.plan import GroupPlan, ItemKind, LayerGroupReport, Secs
-from engine.passes.layer_group.search import (
-    CHEAPEST,
-    EXACT,
-    GREEDY,
-    MAX_UNITS,
-    Chain,
-    cut_cheapest,
-    cut_greedily,
-    plan_groups,
-)
+from engine.passes.layer_group.search import plan_groups
+from engine.passes.layer_group.trial import CHEAPEST, EXACT, GREEDY
 from engine.snapshot import OpRecord
 from engine.tpu.chip import chip
 

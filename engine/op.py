@@ -20,10 +20,12 @@ import numpy as np
 
 from engine.errors import VerifyError
 from engine.snapshot import OpRecord, TensorType
+from engine.tpu.cores import CORE_ATTRIBUTES, CoreSplit, narrowed, outermost_split, verify_cores
 from engine.tpu.ginfo import Ginfo
 from engine.tpu.numerics import to_float32
 
 if TYPE_CHECKING:
+    from engine.tpu.chip import Chip
     from engine.tpu.emit import Emitter
 
 VARIADIC_LIMIT = 16
@@ -97,18 +99,40 @@ class TopOp(Op):
 class TpuOp(Op):
     """An op of the chip dialect: its tensors have the dtypes that the chip computes with.
 
-    ginfo: where and when an op of a layer group runs (see engine/tpu/ops/group.py).
+    ginfo: where and when an op of a layer group runs (see engine/tpu/ops/group.py). The others say which cores run it
+    (engine/tpu/cores.py).
     """
 
     abstract = True
     dialect = "tpu"
-    common_attributes = {"ginfo": dict}
+    common_attributes = {"ginfo": dict, **CORE_ATTRIBUTES}
     host: ClassVar[bool] = False
     """Runs on the host beside the accelerator (TopK, sampling): no instructions, no cycles."""
+    cut_operands: ClassVar[tuple[int, ...]] = ()
+    """Operands of which a part of the result needs only the same part; none: the op is not cut for several cores."""
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:
         """Emit the instructions of the op run globally: operands and results in DDR. Default: no instructions."""
+
+    @classmethod
+    def core_split(cls, op: OpRecord, chip: Chip, cores: int) -> CoreSplit | None:
+        """How the op is cut for so many cores; None when one core runs it. Default: along the outermost dimension of
+        the result that is not 1, so that the parts are dense."""
+        return outermost_split(op.result_types[0].shape, cores) if cls.cut_operands else None
+
+    @classmethod
+    def kernel_parts(cls, op: OpRecord, emit: Emitter, split: CoreSplit) -> None:
+        """Emit the parts in `split`, those of one core. Default: the op's kernel on a smaller op, part by part.
+
+        Raises ValueError for parts that the op cannot be cut into.
+        """
+        if split.dim is None or not cls.cut_operands:
+            raise ValueError(f"{op.name} at {op.location} cannot be cut for several cores")
+        for part in split.parts:
+            emit.record = narrowed(op, split.dim, part, cls.cut_operands)
+            emit.sync()
+            cls.kernel(emit.record, emit)
 
 
 def verify_structure(op: OpRecord, declaration: type[Op]) -> None:
@@ -137,6 +161,8 @@ def verify_structure(op: OpRecord, declaration: type[Op]) -> None:
         _check_attribute(name, value, optional[name])
     if "ginfo" in op.attributes:
         Ginfo.of(op.attributes["ginfo"])
+    if declaration.dialect == "tpu":
+        verify_cores(op)
 
 
 def _check_count(what: str, names: Sequence[str], found: int) -> None:

@@ -20,6 +20,7 @@ PASSES = {
     "kv-inplace": "kv_inplace:KvInplace",
     "op-reorder": "op_reorder:OpReorder",
     "layer-group": "layer_group:LayerGroup",
+    "core-parallel": "core_parallel:CoreParallel",
     "address-assign": "address_assign:AddressAssign",
     "codegen": "codegen:Codegen",
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from engine import mlir
 from engine.errors import CompileError
 from engine.passes.base import Pass, PassContext, PassReport
+from engine.tpu.cores import spans_of
 from engine.tpu.emit import align_up
 from engine.tpu.isa import Arena
 from engine.tpu.memory import (
@@ -118,14 +119,16 @@ class AddressAssign(Pass):
     ) -> dict[str, Placement]:
         """Placement of everything else by liveness."""
         buffers: dict[int, Buffer] = {}
+        spans = spans_of([mlir.attributes_of(op).get("group_parallel") for op in operations])
         for index, operation in enumerate(operations):
             for value in operation.results:
                 root = values.root(value)
                 if root in done or mlir.from_mlir_type(value.type).is_none:
                     continue
-                last = max([index, *(values.position(user) for user, _ in mlir.uses(value))])
+                users = [values.position(user) for user, _ in mlir.uses(value)]
+                last = max(spans[position][1] for position in (index, *users))
                 known = buffers.get(root)
-                first = known.first if known else index
+                first = known.first if known else spans[index][0]
                 last = max(last, known.last) if known else last
                 buffers[root] = Buffer(str(root), values.nbytes(root), first, last)
         return allocate(buffers.values(), alignment)

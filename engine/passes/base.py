@@ -38,6 +38,10 @@ class Pass(ABC):
 
     name: ClassVar[str]
 
+    def applies(self, context: PassContext) -> bool:
+        """False when these options leave the pass nothing to do: it is then not run."""
+        return True
+
     @abstractmethod
     def run(self, module: mlir.Module, context: PassContext) -> PassReport | None:
         """Transform the module. Raises CompileError when the module cannot be compiled."""

@@ -14,6 +14,7 @@ from engine.passes.base import Pass, PassContext, PassReport
 from engine.passes.layer_group.emission import emit_group
 from engine.passes.layer_group.view import GROUP, read_group
 from engine.snapshot import OpRecord
+from engine.tpu.cores import CoreSplit, CoreUse, core_problems
 from engine.tpu.emit import Emitter
 from engine.tpu.isa import Engine
 from engine.tpu.memory import ArenaLayout
@@ -23,14 +24,19 @@ from engine.tpu.memory import ArenaLayout
 class Codegen(Pass):
     """Emits each op's instructions for the two engines, TIU (compute) and GDMA (data movement), with the local-memory
     addresses, strides and waits that a machine needs to run them. A layer group emits its time steps slice by slice;
-    between two of them everything waits. Ops that run on the host emit none."""
+    between two of them everything waits. On several cores each emits its parts of an op, one core after the other; an
+    op begins when all cores have ended the ones before. Ops that run on the host emit none."""
 
     name = "codegen"
 
     def run(self, module: mlir.Module, context: PassContext) -> PassReport | None:
         layout = ArenaLayout.of(mlir.module_attributes(module))
-        emitter = Emitter(context.options.chip, layout.spans())
+        options = context.options
+        emitter = Emitter(options.chip, layout.spans(), options.cores)
         records = mlir.records(module)
+        problems = core_problems(records, options.cores)
+        if problems:
+            raise CompileError("; ".join(problems))
         for index, record in enumerate(records):
             if record.parent is None:
                 try:
@@ -48,9 +54,22 @@ def _emit(records: Sequence[OpRecord], index: int, emitter: Emitter) -> None:
         emit_group(read_group(records, index), emitter)
         return
     declaration = REGISTRY.get(record.name)
-    if declaration is not None and issubclass(declaration, TpuOp) and not declaration.host:
-        emitter.begin(index, record)
-        declaration.kernel(record, emitter)
+    if declaration is None or not issubclass(declaration, TpuOp) or declaration.host:
+        return
+    use = CoreUse.of(record) or CoreUse((0,))
+    emitter.begin(index, record, beside=use.parallel is not None and not _is_first(records, index))
+    for place, core in enumerate(use.cores):
+        emitter.on_core(core)
+        if use.split is None:
+            declaration.kernel(record, emitter)
+        else:
+            declaration.kernel_parts(record, emitter, CoreSplit(use.split.dim, use.parts_of(place)))
+
+
+def _is_first(records: Sequence[OpRecord], index: int) -> bool:
+    """Whether an op is the first of those that run at the same time."""
+    number = records[index].attributes["group_parallel"]
+    return all(record.attributes.get("group_parallel") != number for record in records[:index])
 
 
 def _note(program: np.ndarray) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from engine import mlir
 from engine.errors import CompileError, UserError
@@ -31,8 +32,11 @@ def run(context: PassContext, announce: Announce = lambda name: None) -> Iterato
         for name in PASSES:
             announce(name)
             start = time.perf_counter()
-            report = _run_pass(name, module, context) or PassReport()
-            last = _snapshot(module, context.spec.name, name, last, start, report)
+            if load(name)().applies(context):
+                report = _run_pass(name, module, context) or PassReport()
+                last = _snapshot(module, context.spec.name, name, last, start, report)
+            else:
+                last = _unchanged(last, name)
             yield last
 
 
@@ -65,3 +69,8 @@ def _snapshot(
     return Snapshot(
         module_name, pass_name, text, ops, attributes, changed, seconds, report.notes, report.data
     )
+
+
+def _unchanged(before: Snapshot, pass_name: str) -> Snapshot:
+    """The snapshot of a pass that did not run."""
+    return replace(before, pass_name=pass_name, changed=False, seconds=0.0, notes=(), report=None)

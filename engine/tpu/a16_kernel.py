@@ -8,6 +8,7 @@ from math import prod
 
 from engine.snapshot import OpRecord
 from engine.tpu.a16_tiles import A16Shape, A16Tiles, choose_tiles
+from engine.tpu.cores import Range
 from engine.tpu.emit import Emitter, ceil_div
 from engine.tpu.isa import (
     ACCUMULATE,
@@ -27,12 +28,12 @@ _LOW_NIBBLE = Constant(15, "ui8")
 _HIGH_TO_LOW = Constant(-4, "si8")
 
 
-def a16_shape(op: OpRecord) -> A16Shape:
-    """The product that an A16MatMul computes."""
+def a16_shape(op: OpRecord, columns: int | None = None) -> A16Shape:
+    """The product that an A16MatMul computes, or that of a part of its columns."""
     x, weight, _, _, bias = op.operand_types
     return A16Shape(
         rows=prod(x.shape[:-1]),
-        columns=weight.shape[0],
+        columns=weight.shape[0] if columns is None else columns,
         depth=x.shape[-1],
         bits=op.attributes["weight_bits"],
         group=op.attributes["q_group_size"],
@@ -40,10 +41,13 @@ def a16_shape(op: OpRecord) -> A16Shape:
     )
 
 
-def emit_a16_matmul(op: OpRecord, emit: Emitter) -> None:
-    """Emit the op's tiles as a double-buffered pipeline.
+def emit_a16_matmul(op: OpRecord, emit: Emitter, part: Range | None = None) -> None:
+    """Emit the op's tiles as a double-buffered pipeline; of `part`, the columns that one core computes, or of all.
 
-    Raises ValueError when scale and zero point are not in the lanes' order, UserError when no tiling fits.
+    A part takes its rows of the weight, its own blocks of scale and zero point, which are one row a lane, and stores
+    its columns where they belong in y: the parts need not be joined, and no byte is moved twice for them but x, which
+    every core loads. Raises ValueError when scale and zero point are not in the lanes' order or the part does not begin
+    with a lane, UserError when no tiling fits.
     """
     for number, name in ((SCALE, "scale"), (ZERO_POINT, "zero point")):
         if len(op.operand_types[number].shape) != 3:
@@ -51,9 +55,16 @@ def emit_a16_matmul(op: OpRecord, emit: Emitter) -> None:
             raise ValueError(
                 f"the {name} of {op.location} is {found}, not [lanes, blocks, groups]: run weight-reorder"
             )
-    shape = a16_shape(op)
+    width = op.operand_types[WEIGHT].shape[0]
+    first, columns = part or (0, width)
+    if first % emit.chip.lanes:
+        raise ValueError(
+            f"{op.location}: a core's columns begin at {first}, no multiple of the {emit.chip.lanes} lanes"
+        )
+    shape = a16_shape(op, columns)
     tiles = choose_tiles(emit.chip, shape)
-    kernel = _Kernel(emit, op.operand_types[INPUT].dtype, shape, tiles, tuple(_steps(shape, tiles)))
+    dtype, steps = op.operand_types[INPUT].dtype, tuple(_steps(shape, tiles))
+    kernel = _Kernel(emit, dtype, shape, tiles, steps, first, width)
     emit.pipeline(len(kernel.steps), kernel.load, kernel.compute, kernel.store)
 
 
@@ -129,6 +140,10 @@ class _Kernel:
     shape: A16Shape
     tiles: A16Tiles
     steps: tuple[_Step, ...]
+    first: int
+    """Column of the whole product at which the kernel's columns begin."""
+    width: int
+    """Columns of the whole product."""
 
     # -- transfers -------------------------------------------------------------------------------------------
 
@@ -141,28 +156,30 @@ class _Kernel:
                 self._x(step),
                 emit.source(INPUT, (1, step.rows, 1, step.depth), _rows(shape.depth), offset),
             )
-        width = shape.depth * shape.bits // 8
-        first, count = step.start * shape.bits // 8, step.depth * shape.bits // 8
-        weight = emit.source(WEIGHT, (1, step.columns, 1, count), _rows(width), step.column * width + first)
+        row = shape.depth * shape.bits // 8
+        start, count = step.start * shape.bits // 8, step.depth * shape.bits // 8
+        offset = (self.first + step.column) * row + start
+        weight = emit.source(WEIGHT, (1, step.columns, 1, count), _rows(row), offset)
         emit.load(emit.local(layout.weight[step.half], "ui8", weight.shape), weight)
         if shape.bias and step.last:
             local = emit.local(
                 self._packed(step, layout.bias), self.dtype, (1, emit.chip.lanes, 1, step.columns)
             )
-            bias = emit.source(BIAS, (1, 1, 1, step.columns), offset=step.column)
+            bias = emit.source(BIAS, (1, 1, 1, step.columns), offset=self.first + step.column)
             emit.load(local, bias, Opcode.BROADCAST)
         if q == 0 or not layout.resident:
             self._load_parameters(step)
 
     def _load_parameters(self, step: _Step) -> None:
-        """Scale and zero point by lane: of the tile, or of all N when they stay."""
+        """Scale and zero point by lane: of the tile, or of all columns when they stay."""
         emit, shape, layout = self.emit, self.shape, self.tiles.layout
         lanes = emit.chip.lanes
         blocks, first = ceil_div(step.columns, lanes), step.column // lanes
         if layout.resident:
             blocks, first = ceil_div(shape.columns, lanes), 0
+        first += self.first // lanes
         group, count = self._loaded_groups(step)
-        stride = (0, ceil_div(shape.columns, lanes) * shape.groups, shape.groups, 1)
+        stride = (0, ceil_div(self.width, lanes) * shape.groups, shape.groups, 1)
         shape4 = (1, lanes, blocks, count)
         if count == shape.groups:
             shape4 = (1, lanes, 1, blocks * count)
@@ -180,11 +197,12 @@ class _Kernel:
 
     def store(self, q: int) -> None:
         """Rows of y, once its last part of K is in."""
-        step, columns = self.steps[q], self.shape.columns
+        step = self.steps[q]
         if not step.last:
             return
         y = self._y(step)
-        self.emit.store(self.emit.target(0, y.shape, _rows(columns), step.row * columns + step.column), y)
+        offset = step.row * self.width + self.first + step.column
+        self.emit.store(self.emit.target(0, y.shape, _rows(self.width), offset), y)
 
     # -- local tensors ---------------------------------------------------------------------------------------
 

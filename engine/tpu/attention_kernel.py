@@ -17,6 +17,7 @@ f32 uses MM on column-split operands, which the TIU's transposes make from rows 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from engine.tpu.attention_blocks import (
     attention_blocks,
     key_blocks,
 )
+from engine.tpu.cores import Range
 from engine.tpu.emit import Emitter, align_up, constant
 from engine.tpu.isa import HISTORY_TAIL, UNSTRIDED, Local, Opcode, Rounding, Shape4, dtype_bytes
 
@@ -47,16 +49,17 @@ BIAS, MANTISSA_BITS = constant(127, "si32"), constant(23, "ui8")
 EXPONENTIAL_TABLE = constant(0)
 
 
-def attention_shape(op: OpRecord) -> AttentionShape:
-    """The block search's view of a tpu.FAttention."""
+def attention_shape(op: OpRecord, kv_heads: int | None = None) -> AttentionShape:
+    """The block search's view of a tpu.FAttention, of all or some of its KV heads with their query heads."""
     queries, _, _, mask, history = op.operand_types
     a = op.attributes
+    kv_heads = a["kv_head"] if kv_heads is None else kv_heads
     return AttentionShape(
         queries=a["mq"],
         keys=a["mk"],
         dim=a["dim"],
-        heads=a["q_head"],
-        kv_heads=a["kv_head"],
+        heads=a["q_head"] // a["kv_head"] * kv_heads,
+        kv_heads=kv_heads,
         mask_size=a["mask_size"],
         element_bytes=dtype_bytes(queries.dtype),
         mask_bytes=dtype_bytes(queries.dtype if mask.is_none else mask.dtype),
@@ -142,10 +145,16 @@ class _Block:
 
 
 class AttentionKernel:
-    """Emits one tpu.FAttention, run globally on one core."""
+    """Emits one tpu.FAttention, run globally on one core.
 
-    def __init__(self, op: OpRecord, emit: Emitter) -> None:
-        self.emit, self.shape = emit, attention_shape(op)
+    kv_heads: the most KV heads that one core works on, by which the blocks are chosen (R51); None for all.
+    """
+
+    def __init__(self, op: OpRecord, emit: Emitter, kv_heads: int | None = None) -> None:
+        self.emit, self.shape = emit, attention_shape(op, kv_heads)
+        self.query_row, self.key_row = (
+            op.attributes[heads] * self.shape.dim for heads in ("q_head", "kv_head")
+        )
         self.blocks = attention_blocks(emit.chip, self.shape)
         self.layout = AttentionLayout(emit.chip, self.shape, self.blocks)
         self.dtype = op.operand_types[QUERIES].dtype
@@ -159,14 +168,21 @@ class AttentionKernel:
         self.tile_at = cache(self._new_tile)
         self.block_at = cache(self._new_block)
 
-    def run(self) -> None:
-        """Emit everything: head groups outside, query tiles inside."""
-        shape, blocks = self.shape, self.blocks
+    @property
+    def tiles(self) -> list[Range]:
+        """All query tiles."""
+        rows, queries = self.blocks.rows, self.shape.queries
+        return [(first, min(rows, queries - first)) for first in range(0, queries, rows)]
+
+    def run(self, heads: Range | None = None, tiles: Sequence[Range] | None = None) -> None:
+        """Emit everything, or only some KV heads or query tiles: head groups outside, query tiles inside."""
+        blocks = self.blocks
+        start, count = heads or (0, self.shape.kv_heads)
         self.emit.tiu(Opcode.STATIC_BROADCAST, self.table, EXPONENTIAL_TABLE)
-        for kv_head in range(0, shape.kv_heads, blocks.kv_heads):
-            kv_heads = min(blocks.kv_heads, shape.kv_heads - kv_head)
-            for first in range(0, shape.queries, blocks.rows):
-                self._query_tile(kv_head, kv_heads, first, min(blocks.rows, shape.queries - first))
+        for kv_head in range(start, start + count, blocks.kv_heads):
+            kv_heads = min(blocks.kv_heads, start + count - kv_head)
+            for first, rows in self.tiles if tiles is None else tiles:
+                self._query_tile(kv_head, kv_heads, first, rows)
         self.emit.sync()
 
     def _query_tile(self, kv_head: int, kv_heads: int, first: int, rows: int) -> None:
@@ -196,14 +212,14 @@ class AttentionKernel:
 
     def _rows_in_memory(self, count: int, channels: int, head: int, first: int) -> tuple[Shape4, Shape4, int]:
         """Shape, strides and offset (elements) of a tile's queries and output, which lie [query, head, dim] in DDR."""
-        dim, row = self.shape.dim, self.shape.heads * self.shape.dim
+        dim, row = self.shape.dim, self.query_row
         stride = (row, dim, dim, 1) if self.blocks.packed else (dim, row, dim, 1)
         return (count, channels, 1, dim), stride, first * row + head * dim
 
     # -- key blocks ------------------------------------------------------------------------------------------------
 
     def _load(self, kv_head: int, rows: int, part: KeyBlock, block: _Block, half: int) -> None:
-        emit, dim, row = self.emit, self.shape.dim, self.shape.kv_heads * self.shape.dim
+        emit, dim, row = self.emit, self.shape.dim, self.key_row
         emit.history = part.history
         memory = (block.key.shape, (dim, row, dim, 1), part.start * row + kv_head * dim)
         emit.load(block.key, emit.source(KEYS, *memory), flags=self.flags)

@@ -2,7 +2,8 @@
 
 Waits follow rule R1 of COST_MODEL.md: a command starts after the previous one of its queue and after the command
 of the
-other queue that it names. `sync` names everything emitted so far; commands between two syncs overlap.
+other queue that it names. `sync` names everything emitted so far; commands between two syncs overlap. Both are about
+one core: each has its own two queues and its own local memory. All cores meet only where an op begins.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from engine.snapshot import OpRecord, TensorType
 from engine.tpu.chip import Chip
 from engine.tpu.isa import (
+    BARRIER,
     Arena,
     Constant,
     Direction,
@@ -53,23 +55,35 @@ def shape4(shape: tuple[int, ...]) -> Shape4:
 class Emitter:
     """Emits the program of one module, op by op.
 
-    base: DDR address of each arena, so that absolute addresses in the IR become arena plus offset.
+    base: DDR address of each arena, so that absolute addresses in the IR become arena plus offset. cores: how many run
+    the program; with several of them ops begin with a barrier.
     """
 
     chip: Chip
     arenas: dict[Arena, tuple[int, int]]
     """arena -> (base address, size in bytes) of the module."""
+    cores: int = 1
     stream: Stream = field(default_factory=Stream)
     record: OpRecord | None = None
     op_index: int = 0
+    core: int = 0
     step: int = 0
     history: int = 0
     """Set while emitting the work of one history key block: 1 + its first row (see isa.INSTRUCTION)."""
-    _barrier: list[int] = field(default_factory=lambda: [0, 0])
+    _waits: list[int] = field(default_factory=lambda: [0, 0])
+    _pending: int = 0
+    """Flags of the next instruction."""
 
-    def begin(self, op_index: int, record: OpRecord) -> None:
-        """Start an op: its first commands wait for everything before it (R2)."""
+    def begin(self, op_index: int, record: OpRecord, *, beside: bool = False) -> None:
+        """Start an op: its first commands wait for everything before it (R2), on all cores unless it runs `beside` the
+        op before it."""
         self.op_index, self.record, self.step, self.history = op_index, record, 0, 0
+        self._pending = BARRIER if self.cores > 1 and not beside else 0
+        self.on_core(0)
+
+    def on_core(self, core: int) -> None:
+        """Go on with the op on a core; its commands wait for everything before them there."""
+        self.core, self.step = core, 0
         self.sync()
 
     def within(self, op_index: int, record: OpRecord, step: int) -> None:
@@ -77,8 +91,8 @@ class Emitter:
         self.op_index, self.record, self.step = op_index, record, step
 
     def sync(self) -> None:
-        """Commands emitted from here on wait for all emitted before."""
-        self._barrier = list(self.stream.last)
+        """Commands emitted from here on wait for all emitted before on this core."""
+        self._waits = list(self.stream.last[self.core])
 
     def pipeline(
         self,
@@ -166,12 +180,14 @@ class Emitter:
             result,
             operands,
             op=self.op_index,
-            wait=self._barrier[0],
+            wait=self._waits[0],
             direction=direction,
-            flags=flags,
+            flags=flags | self._pending,
             step=self.step,
             history=self.history,
+            core=self.core,
         )
+        self._pending = 0
 
     def tiu(
         self,
@@ -188,13 +204,15 @@ class Emitter:
             result,
             operands,
             op=self.op_index,
-            wait=self._barrier[1],
+            wait=self._waits[1],
             rounding=rounding,
-            flags=flags,
+            flags=flags | self._pending,
             kernel=kernel,
             step=self.step,
             history=self.history,
+            core=self.core,
         )
+        self._pending = 0
 
     def program(self) -> np.ndarray:
         """The instructions emitted so far."""

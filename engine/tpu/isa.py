@@ -14,6 +14,7 @@ DDR operands are an arena (coeff, io, neuron) plus a byte offset; the module's o
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -135,6 +136,10 @@ UNSTRIDED = 4
 """Flag of a TENSOR that transposes dense [tokens, heads, 1, d] in DDR: encoded without DDR strides. It moves the same
 bytes but one token's bytes decide the DDR channels, usually one (R5, the form of prefill_kv attention)."""
 
+BARRIER = 16
+"""Flag of the first instruction of an op in a program for several cores: all cores first end everything issued before
+it. The instruction that carries it need not run (see `history`): the barrier is there all the same."""
+
 NIBBLES = 8
 """Flag of SUBS: operand 0 (ui8) packs two 4-bit values a byte, the low nibble first. Its w counts bytes: the
 result's w is twice as long."""
@@ -175,8 +180,9 @@ INSTRUCTION = np.dtype(
         ("operands", OPERAND, OPERANDS),
     ]
 )
-"""One instruction. op: index of the op record it belongs to. id: 1-based number in its queue. wait: id of the last
-command of the other queue that must have ended (0: none). step: pipeline step inside the op. history: 0, or 1 +
+"""One instruction. core: whose local memory and queues it uses. op: index of the op record it belongs to. id: 1-based
+number in its queue, each core's own. wait: id of the last command of the core's other queue that must have ended (0:
+none). step: pipeline step inside the op. history: 0, or 1 +
 the first history row of the key block that the
 instruction works on: it is dropped when the module runs with a history length not beyond that row. kernel: window
 (kh, kw)
@@ -267,10 +273,10 @@ def dtype_bytes(dtype: str) -> int:
 
 @dataclass
 class Stream:
-    """Builds a program: appends packed instructions and keeps both queues' ids."""
+    """Builds a program: appends packed instructions and keeps the ids of every core's two queues."""
 
     data: bytearray = field(default_factory=bytearray)
-    last: list[int] = field(default_factory=lambda: [0, 0])
+    last: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
     def append(
         self,
@@ -288,9 +294,9 @@ class Stream:
         history: int = 0,
         core: int = 0,
     ) -> None:
-        """Append one instruction; `wait` is an id of the other queue."""
-        engine = 0 if opcode >= 16 else 1
-        self.last[engine] += 1
+        """Append one instruction; `wait` is an id of the core's other queue."""
+        engine, ids = 0 if opcode >= 16 else 1, self.last[core]
+        ids[engine] += 1
         self.data += _HEADER_STRUCT.pack(
             engine,
             opcode,
@@ -299,7 +305,7 @@ class Stream:
             flags,
             core,
             op,
-            self.last[engine],
+            ids[engine],
             wait,
             step,
             history,

@@ -11,12 +11,13 @@ and K is cut with f32 sums, so that the result is rounded once, as MatMul's mean
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from engine.errors import UserError
 from engine.snapshot import OpRecord
 from engine.tpu.chip import Chip
+from engine.tpu.cores import Range
 from engine.tpu.emit import Emitter, align_up, ceil_div
 from engine.tpu.isa import ACCUMULATE, Constant, Local, Opcode, Shape4, dtype_bytes
 from engine.tpu.placing import Pieces, largest_fitting
@@ -32,20 +33,32 @@ _PIECE = 128
 
 @dataclass(frozen=True)
 class Product:
-    """The sizes of y[M, N] = x[M, K] right[K, N] (+ bias[N]) and its dtype."""
+    """The sizes of y[M, N] = x[M, K] right[K, N] (+ bias[N]) and its dtype.
+
+    first, width: the N columns are columns first .. first+N-1 of `width` in memory; `columns_of` makes such a part.
+    """
 
     rows: int
     columns: int
     depth: int
     dtype: str
     bias: bool
+    first: int = 0
+    width: int = 0
+
+    def columns_of(self, part: Range) -> Product:
+        """A part of the columns."""
+        first, columns = part
+        return replace(self, first=first, columns=columns)
 
 
 def product_of(op: OpRecord) -> Product:
     """The product that a MatMul computes."""
     left, _, bias = op.operand_types
-    result = op.result_types[0]
-    return Product(prod(left.shape[:-1]), result.shape[-1], left.shape[-1], left.dtype, not bias.is_none)
+    columns = op.result_types[0].shape[-1]
+    return Product(
+        prod(left.shape[:-1]), columns, left.shape[-1], left.dtype, not bias.is_none, width=columns
+    )
 
 
 def _too_large(chip: Chip, product: Product) -> UserError:
@@ -55,8 +68,8 @@ def _too_large(chip: Chip, product: Product) -> UserError:
     )
 
 
-def emit_matmul(op: OpRecord, emit: Emitter) -> None:
-    """Emit the op run globally.
+def emit_matmul(op: OpRecord, emit: Emitter, part: Range | None = None) -> None:
+    """Emit the op run globally, or a part of its columns, stored where they belong in y (no byte moves twice but x).
 
     Raises ValueError for a transposed right operand of several rows, or with a bias: nothing lowers to these;
     UserError when no tiling fits local memory.
@@ -69,7 +82,10 @@ def emit_matmul(op: OpRecord, emit: Emitter) -> None:
                 f"for {product.columns} rows; store the weight as [K, N] and set right_transpose to false"
             )
         _emit_vector_product(emit, product)
-    elif product.dtype == "f32" or product.rows == 1:
+        return
+    if part is not None:
+        product = product.columns_of(part)
+    if product.dtype == "f32" or product.rows == 1:
         _emit_column_product(emit, product)
     else:
         _emit_row_product(emit, product)
@@ -228,18 +244,18 @@ class _RowProduct:
 
     def load(self, q: int) -> None:
         """Rows of x, then rows of the right matrix, then the bias, each when it changes."""
-        emit, step, depth, columns = self.emit, self.steps[q], self.product.depth, self.product.columns
+        emit, step, depth, width = self.emit, self.steps[q], self.product.depth, self.product.width
+        column = self.product.first + step.column
         if step.loads_x:
             offset = step.row * depth + step.start
             emit.load(self._x(step), emit.source(LEFT, (1, step.rows, 1, step.depth), _pitch(depth), offset))
         if step.loads_right:
             right = self._right(step)
-            offset = step.start * columns + step.column
-            emit.load(right, emit.source(RIGHT, right.shape, _pitch(columns), offset))
+            emit.load(right, emit.source(RIGHT, right.shape, _pitch(width), step.start * width + column))
         if self.product.bias and step.last and step.loads_right:
             shape = (1, emit.chip.lanes, 1, step.columns)
             local = emit.local(self.tiles.bias[step.right_half], self.product.dtype, shape)
-            bias = emit.source(BIAS, (1, 1, 1, step.columns), offset=step.column)
+            bias = emit.source(BIAS, (1, 1, 1, step.columns), offset=column)
             emit.load(local, bias, Opcode.BROADCAST)
 
     def compute(self, q: int) -> None:
@@ -262,11 +278,11 @@ class _RowProduct:
 
     def store(self, q: int) -> None:
         """Rows of y, once their last part of K is in."""
-        step, columns = self.steps[q], self.product.columns
+        step, width = self.steps[q], self.product.width
         if step.last:
             y = self._y(step)
-            offset = step.row * columns + step.column
-            self.emit.store(self.emit.target(0, y.shape, _pitch(columns), offset), y)
+            offset = step.row * width + self.product.first + step.column
+            self.emit.store(self.emit.target(0, y.shape, _pitch(width), offset), y)
 
     def _x(self, step: _Step) -> Local:
         shape = (1, step.rows, 1, step.depth)
@@ -362,17 +378,17 @@ class _ColumnProduct:
 
     def load(self, q: int) -> None:
         """A slice of x, its rows of the right matrix, and the bias with the last slice."""
-        step, dtype = self.steps[q], self.product.dtype
+        step, dtype, width = self.steps[q], self.product.dtype, self.product.width
+        column = self.product.first + step.column
         if step.loads_x:
             x = self._split(self.tiles.x[step.x_half], dtype, step.rows, step.depth, _x_piece(self.product))
             self._load(LEFT, x, step.depth, self.product.depth, step.row * self.product.depth + step.start)
         if step.loads_right:
             right = self._columns(self.tiles.right[step.right_half], dtype, step.depth, step)
-            offset = step.start * self.product.columns + step.column
-            self._load(RIGHT, right, step.columns, self.product.columns, offset)
+            self._load(RIGHT, right, step.columns, width, step.start * width + column)
         if self.product.bias and step.last:
             bias = self._columns(self.tiles.x[step.x_half] + self.tiles.bias, dtype, 1, step)
-            self._load(BIAS, bias, step.columns, self.product.columns, step.column)
+            self._load(BIAS, bias, step.columns, width, column)
 
     def _load(self, operand: int, local: Local, columns: int, width: int, offset: int) -> None:
         source = self.emit.source(operand, (local.shape[0], 1, 1, columns), (width, 0, 0, 1), offset)
@@ -408,11 +424,12 @@ class _ColumnProduct:
 
     def store(self, q: int) -> None:
         """y, once its last slice is in."""
-        step, width = self.steps[q], self.product.columns
+        step, width = self.steps[q], self.product.width
         if not step.last:
             return
         y = self._columns(self.tiles.y[step.y_half], self.product.dtype, step.rows, step)
-        shape, offset = (step.rows, 1, 1, step.columns), step.row * width + step.column
+        shape = (step.rows, 1, 1, step.columns)
+        offset = step.row * width + self.product.first + step.column
         self.emit.store(self.emit.target(0, shape, (width, 0, 0, 1), offset), y, Opcode.MATRIX)
 
     def _split(self, address: int, dtype: str, rows: int, columns: int, piece: int) -> Local:

@@ -18,6 +18,7 @@ from engine.errors import CompileError
 from engine.options import CompileOptions
 from engine.snapshot import OpRecord, TensorType
 from engine.stages import Kind, ModuleSpec, kv_rows
+from engine.tpu.cores import spans_of
 from engine.tpu.emit import align_up
 from engine.tpu.isa import Arena
 
@@ -179,9 +180,9 @@ class TensorPlace:
 def tensor_places(ops: Sequence[OpRecord], layout: ArenaLayout) -> tuple[TensorPlace, ...]:
     """Every tensor with an address, in program order; tensors that share an address and size are listed once, with the
     joint lifetime. Weights and inputs live through the whole module; what a layer group reads or stores lives while any
-    op of the group runs."""
-    ends = _ends(ops)
-    last_use = {name: ends[index] for index, op in enumerate(ops) for name in op.operands}
+    op of the group runs, and what ops on several cores read or make while any of those that run together does."""
+    spans = _spans(ops)
+    last_use = {name: last for op, (_, last) in zip(ops, spans, strict=True) for name in op.operands}
     end = len(ops) - 1
     found: dict[tuple[int, int, str], TensorPlace] = {}
     for index, op in enumerate(ops):
@@ -192,7 +193,8 @@ def tensor_places(ops: Sequence[OpRecord], layout: ArenaLayout) -> tuple[TensorP
                 continue
             arena, _ = layout.find(type_.address)
             whole = op.name in ("top.Weight", "top.Input")
-            first, last = (0, end) if whole else (index, max(ends[index], last_use.get(value, index)))
+            begin, done = spans[index]
+            first, last = (0, end) if whole else (begin, max(done, last_use.get(value, index)))
             if arena is Arena.IO and last == end:
                 first = 0
             alias = op.kind in ("Reshape",) or (op.kind == "Concat" and op.attributes.get("only_merge"))
@@ -206,13 +208,18 @@ def tensor_places(ops: Sequence[OpRecord], layout: ArenaLayout) -> tuple[TensorP
     return tuple(found.values())
 
 
-def _ends(ops: Sequence[OpRecord]) -> list[int]:
-    """For each op the last op of its group; outside of groups itself."""
-    ends = list(range(len(ops)))
+def _spans(ops: Sequence[OpRecord]) -> list[tuple[int, int]]:
+    """For each op the first and last of those that run while it does: of its group, or of the ops beside it on other
+    cores; otherwise itself."""
+    spans = spans_of([op.attributes.get("group_parallel") for op in ops])
     for index, op in enumerate(ops):
         if op.parent is not None:
-            ends[op.parent] = max(ends[op.parent], index)
-    return [end if op.parent is None else ends[op.parent] for end, op in zip(ends, ops, strict=True)]
+            spans[op.parent] = (spans[op.parent][0], index)
+    ends = [last for _, last in spans]
+    return [
+        span if op.parent is None else (index, ends[op.parent])
+        for index, (span, op) in enumerate(zip(spans, ops, strict=True))
+    ]
 
 
 def _aliased(found: Mapping[tuple[int, int, str], TensorPlace], address: int) -> tuple[int, int, str] | None:

@@ -10,25 +10,35 @@ from engine.passes.layer_group.plan import ItemKind
 from engine.passes.layer_group.slicing import number_of
 from engine.passes.layer_group.view import GroupItem, GroupView, whole_shape
 from engine.snapshot import TensorType
+from engine.tpu.cores import CoreUse
 from engine.tpu.emit import Emitter
 from engine.tpu.isa import Global, Local, Shape4, contiguous
 
 
 def emit_group(view: GroupView, emit: Emitter) -> None:
-    """Emit a group: time steps for each pipeline step, the `step` of the instructions counts them all.
+    """Emit a group: time steps for each pipeline step, the `step` of the instructions counts them all. On several cores
+    each runs a pipeline of its own slices.
 
     Raises ValueError for slices that no kernel takes.
     """
     emit.begin(view.index, view.record)
-    slices, emission = view.secs.slices, _Emission(view, emit)
-    for pipeline_step in range(view.pipeline_steps):
+    use, whole = CoreUse.of(view.record) or CoreUse((0,)), (0, view.secs.slices)
+    for place, core in enumerate(use.cores):
+        emit.on_core(core)
+        for first, count in (whole,) if use.split is None else use.parts_of(place):
+            _emit_slices(view, emit, first, count)
+
+
+def _emit_slices(view: GroupView, emit: Emitter, first: int, count: int) -> None:
+    emission = _Emission(view, emit)
+    for pipeline_step in range(count + view.stages - 1):
         for row, ids in enumerate(view.steps):
             emit.sync()
             for item in (view.items[number] for number in ids):
-                number = item.slice_at(pipeline_step, slices)
+                number = item.slice_at(pipeline_step, count)
                 if number is not None:
                     emit.within(item.index, item.record, pipeline_step * len(view.steps) + row)
-                    emission.emit_item(item, number)
+                    emission.emit_item(item, first + number)
     emit.sync()
 
 

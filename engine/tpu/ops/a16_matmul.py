@@ -10,13 +10,15 @@ import numpy as np
 from engine.op import TpuOp, require, same_shape
 from engine.snapshot import OpRecord
 from engine.tpu.a16_kernel import emit_a16_matmul
+from engine.tpu.cores import CoreSplit
 from engine.tpu.numerics import round_to
-from engine.tpu.ops.matmul import bind_linear, transposed
+from engine.tpu.ops.matmul import bind_linear, column_parts, column_split, transposed
 from engine.tpu.quantize import dequantize, lane_restore
+from engine.tpu.weights import NUMPY_DTYPES
 
 if TYPE_CHECKING:
+    from engine.tpu.chip import Chip
     from engine.tpu.emit import Emitter
-from engine.tpu.weights import NUMPY_DTYPES
 
 
 class A16MatMul(TpuOp):
@@ -93,3 +95,14 @@ class A16MatMul(TpuOp):
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:
         emit_a16_matmul(op, emit)
+
+    @classmethod
+    def core_split(cls, op: OpRecord, chip: Chip, cores: int) -> CoreSplit | None:
+        """Columns, so that every core reads weights of its own; whole rows of lanes (R52)."""
+        return column_split(op, chip, cores)
+
+    @classmethod
+    def kernel_parts(cls, op: OpRecord, emit: Emitter, split: CoreSplit) -> None:
+        for part in column_parts(op, split):
+            emit.sync()
+            emit_a16_matmul(op, emit, part)

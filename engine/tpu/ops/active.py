@@ -34,6 +34,7 @@ class Active(TpuOp):
 
     operands = ("input",)
     attributes = {"mode": str}
+    cut_operands = (0,)
 
     @classmethod
     def verify(cls, op: OpRecord) -> None:

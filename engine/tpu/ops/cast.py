@@ -23,6 +23,7 @@ class Cast(TpuOp):
     """The same numbers in another float type, rounded half to even. Same shape."""
 
     operands = ("input",)
+    cut_operands = (0,)
 
     @classmethod
     def verify(cls, op: OpRecord) -> None:

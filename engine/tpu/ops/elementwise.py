@@ -25,6 +25,7 @@ class _Binary(TpuOp):
 
     abstract = True
     operands = ("left", "right")
+    cut_operands = (0, 1)
     opcode: ClassVar[Opcode]
 
     @classmethod

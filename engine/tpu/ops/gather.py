@@ -10,6 +10,8 @@ import numpy as np
 from engine.op import TpuOp
 from engine.shapes import verify_gather
 from engine.snapshot import OpRecord
+from engine.tpu.chip import Chip
+from engine.tpu.cores import CoreSplit, outermost_split
 from engine.tpu.emit import Emitter, constant
 from engine.tpu.isa import Direction, Opcode, dtype_bytes
 
@@ -20,6 +22,7 @@ class Gather(TpuOp):
     """Rows of a table. table [rows, ...], indices [a, b] si32 in 0..rows-1 -> [a, b, ...]."""
 
     operands = ("table", "indices")
+    cut_operands = (1,)
 
     @classmethod
     def verify(cls, op: OpRecord) -> None:
@@ -36,6 +39,11 @@ class Gather(TpuOp):
         assert table is not None
         assert indices is not None
         return (table[indices].astype(np.float32),)
+
+    @classmethod
+    def core_split(cls, op: OpRecord, chip: Chip, cores: int) -> CoreSplit | None:
+        """Indices; a single one stays on one core."""
+        return outermost_split(op.operand_types[1].shape, cores)
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:

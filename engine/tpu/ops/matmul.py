@@ -10,6 +10,7 @@ import numpy as np
 from engine.op import TpuOp
 from engine.shapes import verify_matmul
 from engine.snapshot import OpRecord
+from engine.tpu.cores import CoreSplit, Range, even_split
 from engine.tpu.matmul_kernel import emit_local_matmul, emit_matmul, require_local
 from engine.tpu.numerics import round_to
 
@@ -27,6 +28,7 @@ class MatMul(TpuOp):
 
     operands = ("input", "right", "bias?")
     attributes = {"right_transpose": bool}
+    cut_operands = (0,)
 
     @classmethod
     def verify(cls, op: OpRecord) -> None:
@@ -67,6 +69,22 @@ class MatMul(TpuOp):
         emit_matmul(op, emit)
 
     @classmethod
+    def core_split(cls, op: OpRecord, chip: Chip, cores: int) -> CoreSplit | None:
+        """Columns, as A16MatMul; of logits, whose one column comes from a table, the table's rows."""
+        if op.attributes["right_transpose"]:
+            return even_split(op.result_types[0].shape[0], 0, cores, chip.lanes)
+        return column_split(op, chip, cores)
+
+    @classmethod
+    def kernel_parts(cls, op: OpRecord, emit: Emitter, split: CoreSplit) -> None:
+        if op.attributes["right_transpose"]:
+            super().kernel_parts(op, emit, split)
+            return
+        for part in column_parts(op, split):
+            emit.sync()
+            emit_matmul(op, emit, part)
+
+    @classmethod
     def local_buffer(cls, chip: Chip, sources: Sequence[Local], results: Sequence[Local]) -> int:
         """No scratch. Raises ValueError for f32, which has no kernel inside a group."""
         require_local(sources[0])
@@ -78,6 +96,20 @@ class MatMul(TpuOp):
     ) -> None:
         """The product of (sliced) operands in local memory (R10); see `emit_local_matmul` for their layout."""
         emit_local_matmul(emit, sources, results[0])
+
+
+def column_split(op: OpRecord, chip: Chip, cores: int) -> CoreSplit | None:
+    """A product's columns in whole rows of lanes."""
+    shape = op.result_types[0].shape
+    return even_split(shape[-1], len(shape) - 1, cores, chip.lanes)
+
+
+def column_parts(op: OpRecord, split: CoreSplit) -> tuple[Range, ...]:
+    """The columns of a split. Raises ValueError when it is one of another dimension."""
+    last = len(op.result_types[0].shape) - 1
+    if split.dim != last:
+        raise ValueError(f"{op.name} at {op.location} is cut along {split.dim}, not along its columns {last}")
+    return split.parts
 
 
 def _weight_is_left(op: OpRecord, constants: Mapping[int, np.ndarray]) -> bool:

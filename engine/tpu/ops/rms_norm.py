@@ -13,6 +13,7 @@ from engine.shapes import verify_rms_norm
 from engine.snapshot import OpRecord
 from engine.top.ops.rms_norm import inverse_rms
 from engine.tpu.chip import Chip
+from engine.tpu.cores import CoreSplit, outermost_split
 from engine.tpu.emit import Emitter, ceil_div, constant
 from engine.tpu.isa import Local, Opcode, Shape4, dtype_bytes
 from engine.tpu.numerics import round_to
@@ -33,6 +34,7 @@ class RMSNorm(TpuOp):
 
     operands = ("input", "gamma")
     attributes = {"eps": float}
+    cut_operands = (0,)
 
     @classmethod
     def verify(cls, op: OpRecord) -> None:
@@ -86,6 +88,11 @@ class RMSNorm(TpuOp):
             for part in (load, compute, store):
                 part(q)
                 emit.sync()
+
+    @classmethod
+    def core_split(cls, op: OpRecord, chip: Chip, cores: int) -> CoreSplit | None:
+        """Rows; a single one stays on one core (R52)."""
+        return outermost_split(op.result_types[0].shape[:-1], cores)
 
     @classmethod
     def local_buffer(cls, chip: Chip, sources: Sequence[Local], results: Sequence[Local]) -> int:

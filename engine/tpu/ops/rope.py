@@ -13,6 +13,7 @@ from engine.shapes import verify_rope
 from engine.snapshot import OpRecord
 from engine.top.ops.rope import rotate
 from engine.tpu.chip import Chip
+from engine.tpu.cores import CoreSplit, narrowed, outermost_split
 from engine.tpu.emit import Emitter, ceil_div, constant
 from engine.tpu.isa import Local, Opcode, Shape4, dtype_bytes
 from engine.tpu.numerics import round_to
@@ -75,6 +76,22 @@ class Rope(TpuOp):
             cls.local(op, emit, sources, [result], 2 * sum(sizes[:4]))
 
         emit.pipeline(len(tiles), load, compute, store)
+
+    @classmethod
+    def core_split(cls, op: OpRecord, chip: Chip, cores: int) -> CoreSplit | None:
+        """Tokens, or the heads of a single one."""
+        return outermost_split(op.result_types[0].shape[:-1], cores)
+
+    @classmethod
+    def kernel_parts(cls, op: OpRecord, emit: Emitter, split: CoreSplit) -> None:
+        if split.dim not in (1, 2):
+            raise ValueError(
+                f"{op.location}: Rope is cut along tokens (1) or heads (2), not along {split.dim}"
+            )
+        for part in split.parts:
+            emit.record = narrowed(op, split.dim, part, (0, 1, 2) if split.dim == 1 else (0,))
+            emit.sync()
+            cls.kernel(emit.record, emit)
 
     @classmethod
     def local_buffer(cls, chip: Chip, sources: Sequence[Local], results: Sequence[Local]) -> int:

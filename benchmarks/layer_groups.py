@@ -40,6 +40,8 @@ from engine.stages import find, plan  # noqa: E402
 from engine.top.families import build_module  # noqa: E402
 
 LAST_PASS = "address-assign"
+ONE_CORE_ONLY = ("bm1688",)
+"""Chips of which the reference has the transfers and cycles of the first of two cores only: not in the sums."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +208,9 @@ def main() -> None:
         total = sums.setdefault(kind, Counter())
         total["groups"] += len(theirs.groups)
         total["same"] += same_groups(ours.groups, theirs.groups)
-        total["moved"] += ours.moved
-        total["moved there"] += theirs.moved
+        if theirs.chip not in ONE_CORE_ONLY:
+            total["moved"] += ours.moved
+            total["moved there"] += theirs.moved
         total["memory"] += ours.memory
         total["memory there"] += theirs.memory
     for kind, total in sums.items():

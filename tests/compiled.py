@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,20 @@ from tiny import write_tiny
 from engine.compiler import Compilation, open_model
 from engine.passes import pipeline
 from engine.passes.base import PassContext
-from engine.stages import plan
+from engine.stages import find, plan
 from engine.worker import ModuleFinished, PassFinished
 
 
-def compile_here(path: Path, **options: Any) -> Compilation:
-    """Compile all modules of a checkpoint or config in this process. Raises CompileError for the first failure."""
+def compile_here(path: Path, only: Sequence[str] = (), **options: Any) -> Compilation:
+    """Compile all modules of a checkpoint or config, or `only` some, in this process.
+
+    Raises CompileError for the first failure.
+    """
     model = open_model(path)
     resolved = model.resolve(**options)
     specs = plan(model.shape, resolved)
     compilation = Compilation(model.config, resolved, specs)
-    for spec in specs:
+    for spec in [find(specs, name)[0] for name in only] or specs:
         for snapshot in pipeline.run(PassContext(spec, model.config, resolved)):
             compilation.add(PassFinished(spec.name, snapshot))
         compilation.add(ModuleFinished(spec.name))

@@ -8,7 +8,7 @@ messages to stderr. Exit codes: 0 ok, 1 found what was looked for (a difference,
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,6 +83,10 @@ Model = Annotated[
 ]
 Module = Annotated[
     str, typer.Option("--module", "-m", metavar="NAME", help="Such as block_cache_0; any layer's name works.")
+]
+Group = Annotated[
+    int | None,
+    typer.Option("--group", "-g", metavar="K", min=0, help="Only layer group K, counted from 0."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")]
@@ -173,10 +177,12 @@ def _compile_view(session: Session, module: str) -> Compilation:
 
 
 def _raise_failures(compilation: Compilation, module: str | None = None) -> None:
-    """Raise CompileError for the first failed module, or for one of them."""
+    """Raise CompileError for the first failed module, or for one of them; UserError where the options are to blame."""
     wanted = None if module is None else compilation.find(module)[0].name
     for name, failure in compilation.failures.items():
         if wanted in (None, name):
+            if failure.mistake:
+                raise UserError(failure.message)
             saved = f"\nthe IR before the pass was saved to {failure.saved_ir}" if failure.saved_ir else ""
             raise CompileError(failure.message + saved, name, failure.pass_name, failure.saved_ir)
 
@@ -397,29 +403,126 @@ def diff(
 
 @app.command()
 @with_model_options
-def memory(model: Model, module: Module, options: dict[str, Any], as_json: Json = False) -> None:
-    """Show a module's DDR tensors with lifetimes and the KV slots of its layers; exit code 1 if a check fails."""
-    from app.console import emit, messages, output
-    from app.render import memory_views
-    from engine.tables import memory_problems, memory_table
+def memory(
+    model: Model,
+    module: Module,
+    options: dict[str, Any],
+    group: Group = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", metavar="FILE", help="Draw the group's map, or the DDR map, as SVG."),
+    ] = None,
+    png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="The same as PNG.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show layer groups with their maps of local memory, DDR tensors with lifetimes, and the KV slots of a module.
 
+    Exit code 1 if a check fails.
+    """
+    from app.console import emit, messages
+    from engine.tables import known_group, memory_problems, memory_table
+
+    pictures = [path for path in (svg, png) if path is not None]
+    _require_suffixes(svg=svg, png=png)
     compilation = _compile(_open(model, options))
     _raise_failures(compilation, module)
     found = memory_table(compilation, module)
+    if group is not None:
+        found["groups"] = [known_group(found["groups"], module, group)]
+        found["lmem"] = [row for row in found["lmem"] if row["group"] == group]
     problems = memory_problems(compilation, module)
+    for path in pictures:
+        _draw_memory(compilation, module, found, path, group)
     if as_json:
         emit(found)
-    else:
-        for item in memory_views(compilation, module, found):
-            output().print(item)
+    elif not pictures:
+        _print_memory(compilation, module, found, group)
     for problem in problems:
         messages().print(f"✗ {problem}", style="red", markup=False)
     if problems:
         raise typer.Exit(FOUND)
-    if not as_json:
+    if not as_json and not pictures:
         messages().print(
             "✓ no overlap, alignment kept, K and V where every module expects them", style="green"
         )
+
+
+def _print_memory(compilation: Compilation, module: str, found: Mapping[str, Any], group: int | None) -> None:
+    """The tables for people; of one group, only what is about it."""
+    from app.console import output
+    from app.render import memory_views
+    from app.render_groups import MAP_WIDTH, local_memory_views
+
+    console = output()
+    for item in local_memory_views(compilation, module, group, min(console.width, MAP_WIDTH)):
+        console.print(item)
+    if group is None:
+        for item in memory_views(compilation, module, found):
+            console.print(item)
+
+
+def _require_suffixes(**paths: Path | None) -> None:
+    """Raise UserError for an option --svg or --png whose file is called otherwise."""
+    for suffix, path in paths.items():
+        if path is not None and path.suffix.lower() != f".{suffix}":
+            raise UserError(f"--{suffix} {path}: the file's name must end in .{suffix}")
+
+
+def _draw_memory(
+    compilation: Compilation, module: str, found: Mapping[str, Any], path: Path, group: int | None
+) -> None:
+    from engine.trace.memory_map import write_memory_map
+
+    chip = compilation.options.chip
+    title = f"{module} in DDR" if group is None else f"{module}, group {group}"
+    write_memory_map(found, path, title=title, group=group, bank_bytes=chip.bank_bytes, banks=chip.banks)
+    _wrote(path)
+
+
+@app.command()
+@with_model_options
+def explain(
+    model: Model, module: Module, options: dict[str, Any], group: Group = None, as_json: Json = False
+) -> None:
+    """Say why the layer groups of a module are as they are.
+
+    Why each begins and ends where it does, which slicings were tried and why they failed, what the cuts that were
+    compared cost, and why other ops are in no group.
+    """
+    from app.console import emit, output
+    from app.render_groups import explain_views
+    from engine.tables import explain_table
+
+    compilation = _compile(_open(model, options), [module])
+    _raise_failures(compilation, module)
+    found = explain_table(compilation, module, group)
+    if as_json:
+        emit(found)
+        return
+    for item in explain_views(found):
+        output().print(item, soft_wrap=isinstance(item, str))
+
+
+@app.command()
+@with_model_options
+def check(model: Model, options: dict[str, Any], as_json: Json = False) -> None:
+    """Check every invariant of the compiled program; exit code 1 with the list where one does not hold."""
+    from app.console import emit, messages, output
+    from app.render import check_view
+    from engine.check import check as find_problems
+    from engine.check import report
+
+    compilation = _compile(_open(model, options))
+    problems = find_problems(compilation)
+    found = report(compilation, problems)
+    if as_json:
+        emit(found)
+    else:
+        output().print(check_view(found))
+    for problem in () if as_json else problems:
+        messages().print(f"✗ {problem}", style="red", markup=False, soft_wrap=True)
+    if problems:
+        raise typer.Exit(FOUND)
 
 
 @app.command()
@@ -486,9 +589,23 @@ def run_command(
         float | None, typer.Option("--penalty", help="Repetition penalty, 1 for none.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of sampling.")] = 0,
+    machine: Annotated[
+        bool,
+        typer.Option("--machine", help="Run the instructions on a simulated memory (for small models)."),
+    ] = False,
+    checks: Annotated[
+        bool,
+        typer.Option(
+            "--checks",
+            help="With --machine: report reads of bytes never written, races and accesses out of bounds.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Generate text, computed by the compiled program. Greedy unless a sampling option is given."""
+    """Generate text, computed by the compiled program. Greedy unless a sampling option is given.
+
+    Exit code 1 if --checks found something.
+    """
     from app.generation import generate_text
 
     wanted = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "penalty": penalty}
@@ -497,11 +614,15 @@ def run_command(
         raise UserError("give --prompt TEXT or --prompt-ids IDS, one of them")
     if chat and prompt is None:
         raise UserError("--chat needs --prompt TEXT")
+    if checks and not machine:
+        raise UserError("--checks needs --machine: the interpreter has no memory that could be misused")
     session = _open_to_run(model, options, bool(sampling))
     ids = None if prompt_ids is None else integers("--prompt-ids", prompt_ids)
     tokens = ids if ids is not None else session.encode(_prompt_text(prompt or ""), chat=chat)
     _raise_failures(_compile(session))
-    generate_text(session, tokens, max_new_tokens, {**sampling, "seed": seed} if sampling else None, as_json)
+    chosen = {**sampling, "seed": seed} if sampling else None
+    if generate_text(session, tokens, max_new_tokens, chosen, as_json, machine=machine, checks=checks):
+        raise typer.Exit(FOUND)
 
 
 def _prompt_text(argument: str) -> str:
@@ -607,7 +728,7 @@ def _decode_block(session: Session) -> str:
     return next(s.name for s in specs if s.kind is Kind.BLOCK and s.stage is Stage.DECODE)
 
 
-def _wrote(path: Path, as_json: bool) -> None:
+def _wrote(path: Path, as_json: bool = False) -> None:
     from app import units
     from app.console import emit, messages
 

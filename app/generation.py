@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from app import units
 from app.console import emit, messages
+from engine.stages import Stage
 
 if TYPE_CHECKING:
     from app.session import Session
+    from engine.sim.machine_runtime import MachineExecutors
     from engine.sim.runtime import GeneratedToken
 
 
@@ -21,29 +23,87 @@ def generate_text(
     max_new_tokens: int,
     sampling: Mapping[str, Any] | None,
     as_json: bool,
-) -> None:
-    """Generate and print. sampling: fields of `engine.sim.runtime.Sampling`; None is greedy."""
+    *,
+    machine: bool = False,
+    checks: bool = False,
+) -> int:
+    """Generate and print; the number of violations found.
+
+    sampling: fields of `engine.sim.runtime.Sampling`; None is greedy. machine: the program's instructions run on a
+    simulated memory, instead of its ops in the interpreter; checks: which then also reports what they do wrong.
+    """
     from engine.sim.runtime import Sampling
 
+    runtime, executors = session.machine_runtime(checks=checks) if machine else (session.runtime, None)
+    if machine:
+        _warn_of_size(session)
     stream = session.token_stream(prompt)
     texts: list[str] = []
     tokens: list[GeneratedToken] = []
+    violations: dict[Any, dict[str, Any]] = {}
     start = time.perf_counter()
     chosen = None if sampling is None else Sampling(**sampling)
-    for token in session.generate(prompt, max_new_tokens, chosen):
+    for token in runtime.generate(prompt, max_new_tokens, sampling=chosen):
         tokens.append(token)
+        violations |= _violations(executors)
         texts.append(stream.push(token.token) if stream else f"{token.token} ")
         if not as_json:
             _write(texts[-1])
     texts.append(stream.finish() if stream else "")
     seconds = time.perf_counter() - start
     if as_json:
-        emit(_json(prompt, tokens, texts, seconds))
-        return
+        found = _json(prompt, tokens, texts, seconds)
+        engine = "machine" if machine else "interpreter"
+        emit({**found, "engine": engine, "violations": list(violations.values())})
+        return len(violations)
     _write(texts[-1] + "\n")
-    full = len(tokens) < max_new_tokens and session.runtime.filled == session.options.seq_length
+    full = len(tokens) < max_new_tokens and runtime.filled == session.options.seq_length
     end = f"ended because all {session.options.seq_length} rows of history are full" if full else ""
     messages().print(_summary(prompt, tokens, end), style="dim", markup=False, soft_wrap=True)
+    for row in violations.values():
+        where = f"{row['module']}, layer {row['layer']}, instruction {row['instruction']}"
+        messages().print(f"✗ {where}: {row['message']}", style="red", markup=False, soft_wrap=True)
+    if checks and not violations:
+        messages().print("✓ no instruction did what it must not", style="green")
+    return len(violations)
+
+
+LARGE = 100_000_000
+"""Bytes of weights from which running on the machine takes patience."""
+
+
+def _warn_of_size(session: Session) -> None:
+    """Say beforehand that a large model takes long."""
+    compilation = session.compilation
+    sizes = ((spec, compilation.modules[spec.name].snapshots[-1].attributes) for spec in compilation.specs)
+    nbytes = sum(
+        int(attributes["coeff_size"]) * max(1, len(spec.layers))
+        for spec, attributes in sizes
+        if spec.stage in (Stage.PREFILL, Stage.BOTH)
+    )
+    if nbytes >= LARGE:
+        messages().print(
+            f"⚠ {units.size(nbytes)} of weights: the machine moves and computes every byte as the instructions say, "
+            "which takes several times as long and as much memory as the interpreter",
+            style="yellow",
+            soft_wrap=True,
+        )
+
+
+def _violations(executors: MachineExecutors | None) -> dict[Any, dict[str, Any]]:
+    """What the machines found in the last run of each module; the same findings have the same keys."""
+    made = executors.made if executors is not None else {}
+    return {
+        (module, layer, found): {
+            "module": module,
+            "layer": layer,
+            "instruction": found.instruction,
+            "kind": found.kind,
+            "message": found.message,
+        }
+        for (module, layer), executor in made.items()
+        for found in executor.violations
+    }
 
 
 def _write(text: str) -> None:

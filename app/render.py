@@ -278,6 +278,42 @@ def _kv_view(rows: Rows) -> RenderableType:
     )
 
 
+# -- check -------------------------------------------------------------------------------------------------------------
+
+_CHECKS = {
+    "compiled": "every module was compiled",
+    "ir": "the IR parses and prints back unchanged",
+    "addresses": "DDR tensors are aligned, in their arenas and do not overlap",
+    "kv": "K and V of a layer lie where every module expects them",
+    "groups": "buffers of layer groups do not overlap, fit, and slices cover their tensors",
+    "program": "instructions stay inside arenas and local memory",
+    "merge": "arenas of the whole program do not overlap",
+}
+"""What each kind of check makes sure of."""
+
+
+def check_view(found: Mapping[str, Any]) -> RenderableType:
+    """Every kind of check with the number of problems; from the `check` JSON."""
+    rows: list[list[Cell]] = [
+        [
+            Text("✗", style="red") if count else Text("✓", style="green"),
+            kind,
+            Text(_CHECKS.get(kind, ""), style="" if count else "dim"),
+            Text(units.count(count), style="bold red") if count else "",
+        ]
+        for kind, count in found["checks"].items()
+    ]
+    numbers = (
+        (len(found["modules"]), "module"),
+        (found["groups"], "layer group"),
+        (found["instructions"], "instruction"),
+    )
+    seen = ", ".join(f"{number:,} {thing}{'' if number == 1 else 's'}" for number, thing in numbers)
+    return Group(
+        table([*left("", "check", "what holds"), *right("problems")], rows), Text(f"{seen} examined")
+    )
+
+
 # -- simulate ----------------------------------------------------------------------------------------------------------
 
 _BOUND_STYLES = {"memory": "cyan", "compute": "magenta"}
@@ -373,6 +409,7 @@ def _costliest_ops(modules: Rows, count: int) -> Iterator[RenderableType]:
     """The ops that take most of each stage, layers counted; decode at its longest cache, with the head."""
     stages: dict[str, dict[tuple[str, str], Counter[str]]] = {}
     bounds: dict[tuple[str, str], str] = {}
+    groups: dict[tuple[str, str, str], set[int]] = {}
     for row in modules:
         if _VARIANT.fullmatch(row["name"]):
             continue
@@ -384,14 +421,18 @@ def _costliest_ops(modules: Rows, count: int) -> Iterator[RenderableType]:
             sums.update({name: times * op[name] for name in ("cycles", "ddr_read_bytes", "ddr_write_bytes")})
             sums["times"] += times
             bounds[key] = op["bound"]
+            if op["group"] is not None:
+                groups.setdefault((stage, *key), set()).add(op["group"])
     for stage, ops in stages.items():
-        yield _ops_view(stage, ops, bounds, count)
+        names = {key: ", ".join(map(str, sorted(groups.get((stage, *key), ())))) for key in ops}
+        yield _ops_view(stage, ops, bounds, names, count)
 
 
 def _ops_view(
     stage: str,
     ops: Mapping[tuple[str, str], Mapping[str, int]],
     bounds: Mapping[tuple[str, str], str],
+    groups: Mapping[tuple[str, str], str],
     count: int,
 ) -> RenderableType:
     total = sum(sums["cycles"] for sums in ops.values())
@@ -399,13 +440,14 @@ def _ops_view(
     return table(
         [
             *left(f"{stage}: op", "location"),
-            *right("×", "cycles", "share", "read", "written"),
+            *right("group", "×", "cycles", "share", "read", "written"),
             *left("bound", ""),
         ],
         [
             [
                 kind,
                 location,
+                groups[kind, location],
                 str(sums["times"]),
                 units.cycles(sums["cycles"]),
                 units.share(sums["cycles"], total),

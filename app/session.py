@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from engine.deploy import CompiledFile, FileSummary
+    from engine.sim.interpreter import WeightLoader
+    from engine.sim.machine_runtime import MachineExecutors
     from engine.sim.runtime import GeneratedToken, Runtime, Sampling
     from engine.sim.throughput import Simulation, Simulator
     from engine.sim.tokenizer import TextTokenizer, TokenStream
@@ -293,20 +295,34 @@ class Session:
 
     @cached_property
     def runtime(self) -> Runtime:
-        """Computes with the compiled program. Raises UserError without weights, CompileError if incomplete."""
-        from engine.sim.interpreter import CheckpointWeights
+        """Computes the program op by op. Raises UserError without weights, CompileError if incomplete."""
         from engine.sim.runtime import Runtime
+
+        return Runtime(self.compilation, self._weights())
+
+    def machine_runtime(self, *, checks: bool = False) -> tuple[Runtime, MachineExecutors]:
+        """A runtime that runs the program's instructions on a simulated memory, and the machines that it makes.
+
+        checks: they record what instructions do wrong. Raises like `runtime`.
+        """
+        from engine.sim.machine_runtime import MachineExecutors
+        from engine.sim.runtime import Runtime
+
+        weights = self._weights()
+        executors = MachineExecutors(self.compilation, weights, checks=checks)
+        return Runtime(self.compilation, weights, executors), executors
+
+    def _weights(self) -> WeightLoader:
+        from engine.sim.interpreter import CheckpointWeights
         from engine.top.checkpoint.source import ModelTensors
 
         self.require_numbers()
         self.compilation.require_complete()
         if self.file is not None:
-            return Runtime(self.compilation, _FileWeights(self.file))
+            return _FileWeights(self.file)
         assert self.model is not None
         assert self.model.checkpoint is not None
-        return Runtime(
-            self.compilation, CheckpointWeights(ModelTensors(self.model.checkpoint, self.model.config))
-        )
+        return CheckpointWeights(ModelTensors(self.model.checkpoint, self.model.config))
 
     def generate(
         self,
@@ -334,8 +350,19 @@ def _refuse_other_options(source: Path, compiled: CompileOptions, given: Mapping
     for name, value in given.items():
         wanted = tuple(value) if isinstance(values[name], (list, tuple)) else value
         if wanted != values[name] and not (name == "quantize" and wanted == "auto"):
-            option = "--" + name.removesuffix("_name").replace("_", "-")
+            was, not_this = _spelled(name, values[name], value)
             raise UserError(
-                f"{source} was compiled with {option} {values[name]}, not {value}; leave the option out or compile "
-                "the checkpoint again"
+                f"{source} was compiled {was}, not {not_this}; leave the option out or compile the checkpoint again"
             )
+
+
+def _spelled(name: str, was: Any, wanted: Any) -> tuple[str, str]:
+    """How a compiled option and the wanted one are called."""
+    option = "--" + name.removesuffix("_name").replace("_", "-")
+    if isinstance(was, bool):
+        return (f"with {option}", "without") if was else (f"without {option}", "with it")
+    was, wanted = (
+        ",".join(map(str, value)) or "none" if isinstance(value, (list, tuple)) else value
+        for value in (was, wanted)
+    )
+    return f"with {option} {was}", str(wanted)

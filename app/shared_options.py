@@ -56,6 +56,30 @@ SHARED: dict[str, Any] = {
     "sample": Annotated[bool | None, _option("--sample", "Compile the sampling heads.")],
     "batch": Annotated[int | None, _option("--batch", "Sequences decoded together (default 1).")],
     "cores": Annotated[int | None, _option("--cores", "Cores of the chip to use (default 1).")],
+    "layer_group": Annotated[
+        bool | None,
+        _option(
+            "--layer-group/--no-layer-group",
+            "Keep tensors of consecutive ops in local memory (default: yes).",
+        ),
+    ],
+    "opt": Annotated[
+        int | None,
+        _option(
+            "--opt",
+            "Search for layer groups: 1 greedy, 2 cheapest cut, 3 exact for small groups (default 2).",
+        ),
+    ],
+    "force_group": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--force-group",
+            metavar="MODULE:a..b",
+            help="A layer group that must be: first and last record of its ops, as `explain` numbers them; repeatable.",
+            rich_help_panel=_PANEL,
+            show_default=False,
+        ),
+    ],
 }
 """Keyword of `engine.options.resolve` -> how the command line takes it; all default to None, not given."""
 
@@ -83,9 +107,12 @@ def with_model_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def resolved(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were given, lists of numbers read. Raises UserError for a malformed list."""
-    given = {name: value for name, value in options.items() if value is not None}
+    # an option that may be repeated is an empty list when it was not given
+    given = {name: value for name, value in options.items() if value is not None and value != []}
     if "decode_chunks" in given:
         given["decode_chunks"] = integers("--decode-chunks", given["decode_chunks"])
+    if "force_group" in given:
+        given["force_group"] = tuple(given["force_group"])
     return given
 
 

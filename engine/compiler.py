@@ -263,7 +263,7 @@ def _receive(worker: _Worker) -> Event:
         worker.pass_name = event.pass_name
     elif isinstance(event, PassFinished):
         worker.last = event.snapshot
-    elif isinstance(event, ModuleFailed) and worker.last is not None:
+    elif isinstance(event, ModuleFailed) and not event.mistake and worker.last is not None:
         return ModuleFailed(
             event.module, event.pass_name, event.message, _save(event.module, event.pass_name, worker)
         )

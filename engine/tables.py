@@ -275,7 +275,9 @@ def known_group(groups: Table, module: str, number: int) -> dict[str, Any]:
     found = next((row for row in groups if row["group"] == number), None)
     if found is None:
         count = len(groups)
-        known = f"it has groups 0 to {count - 1}" if count > 1 else "it has group 0" if count else "it has none"
+        known = (
+            f"it has groups 0 to {count - 1}" if count > 1 else "it has group 0" if count else "it has none"
+        )
         raise UserError(f"module {module} has no layer group {number}; {known}")
     return found
 

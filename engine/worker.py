@@ -12,7 +12,7 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from engine.errors import CompileError
+from engine.errors import CompileError, UserError
 from engine.passes.base import PassContext
 from engine.snapshot import Snapshot
 
@@ -42,12 +42,16 @@ class ModuleFinished:
 
 @dataclass(frozen=True)
 class ModuleFailed:
-    """A module could not be compiled; its earlier snapshots stand. saved_ir: file with the IR before the pass."""
+    """A module could not be compiled; its earlier snapshots stand.
+
+    saved_ir: file with the IR before the pass. mistake: the user asked for something that cannot be.
+    """
 
     module: str
     pass_name: str
     message: str
     saved_ir: str = ""
+    mistake: bool = False
 
 
 Event = PassStarted | PassFinished | ModuleFinished | ModuleFailed
@@ -81,7 +85,8 @@ def _events(context: PassContext, connection: Connection) -> list[Event]:
         for snapshot in pipeline.run(context, announce):
             connection.send(PassFinished(name, snapshot))
     except CompileError as error:
-        return [ModuleFailed(name, error.pass_name or current[0], str(error))]
+        mistake = isinstance(error.__cause__, UserError)
+        return [ModuleFailed(name, error.pass_name or current[0], str(error), mistake=mistake)]
     except Exception as error:
         detail = "".join(traceback.format_exception(error)[-3:])
         return [ModuleFailed(name, current[0], f"internal error: {error}\n{detail}")]

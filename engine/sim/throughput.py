@@ -49,7 +49,10 @@ class CompiledProgram(Protocol):
 
 @dataclass(frozen=True)
 class OpCost:
-    """One op of a module in one layer. index: of its record. cycles: what it adds to the module's time."""
+    """One op of a module in one layer. index: of its record. cycles: what it adds to the module's time.
+
+    group: number of the layer group that it is in, from 0; None outside of groups.
+    """
 
     index: int
     name: str
@@ -58,6 +61,7 @@ class OpCost:
     ddr_read_bytes: int
     ddr_write_bytes: int
     bound: Bound
+    group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,7 @@ def _module_json(module: ModuleCost) -> dict[str, Any]:
                 "ddr_read_bytes": op.ddr_read_bytes,
                 "ddr_write_bytes": op.ddr_write_bytes,
                 "bound": op.bound,
+                "group": op.group,
             }
             for op in module.ops
         ],
@@ -262,6 +267,8 @@ class Simulator:
         """Cycles and bytes of one run of a module and of its ops."""
         timing = self.timing(spec, history)
         records = self._snapshot(spec).ops
+        parents = dict.fromkeys(record.parent for record in records if record.parent is not None)
+        groups = {parent: number for number, parent in enumerate(parents)}
         return ModuleCost(
             spec.name,
             spec.stage,
@@ -281,6 +288,7 @@ class Simulator:
                     op.ddr_read_bytes,
                     op.ddr_write_bytes,
                     op.bound,
+                    None if (parent := records[op.op].parent) is None else groups[parent],
                 )
                 for op in timing.ops
             ),

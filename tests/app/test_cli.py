@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
+from commands import Run, checked, runner
 from tiny import write_tiny
 
 import app
@@ -26,10 +26,7 @@ from engine.compiler import Compilation
 from engine.errors import CompileError
 from engine.worker import ModuleFailed
 
-SCHEMAS = Path(__file__).parents[1] / "schemas"
 OPTIONS = ("--seq-length", "64", "--decode-chunks", "32", "--quantize", "w4bf16")
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="session")
@@ -49,22 +46,7 @@ def compiled(checkpoint: Path) -> Path:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command line; (exit code, stdout, stderr)."""
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = cli.run([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
-def checked(name: str, text: str) -> Any:
-    """JSON output, checked against its schema."""
-    value = json.loads(text)
-    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
-    jsonschema.Draft202012Validator(schema).validate(value)
-    return value
+    return runner(capsys)
 
 
 # -- JSON ----------------------------------------------------------------------------------------------------------
@@ -245,6 +227,8 @@ def test_help_names_every_command(run: Run) -> None:
         "ir",
         "diff",
         "memory",
+        "explain",
+        "check",
         "simulate",
         "run",
         "export",

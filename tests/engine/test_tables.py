@@ -10,9 +10,13 @@ from compiled import tiny_compilation
 
 from engine.compiler import Compilation
 from engine.errors import CompileError, UserError
+from engine.passes.layer_group.occupancy import live_buffers
+from engine.passes.layer_group.plan import ItemKind
+from engine.passes.layer_group.view import group_indices, read_group
 from engine.provenance import origin_of, provenance, uses_of_tensor
 from engine.snapshot import ModuleSnapshots
 from engine.tables import (
+    explain_table,
     ir_text,
     kv_table,
     memory_problems,
@@ -167,6 +171,51 @@ def test_kv_table_reports_a_slot_in_the_wrong_place() -> None:
     problems = [layer.problems for layer in kv_table(moved).layers]
     assert "block_cache_0 does not append behind row 63" in problems[0]
     assert problems[2] == ()
+
+
+# -- local memory ------------------------------------------------------------------------------------------------------
+
+
+def test_buffers_of_groups_are_those_of_the_ir() -> None:
+    # GIVEN a block with layer groups
+    compilation = tiny_compilation("qwen2", "bf16")
+    found = memory_table(compilation, "block_1")
+    ops = snapshot_after(compilation, "block_1", "codegen").ops
+    views = [read_group(ops, index) for index in group_indices(ops)]
+    assert len(found["groups"]) == len(views) > 0
+    for row, view in zip(found["groups"], views, strict=True):
+        # THEN ops and slices, and every buffer's kind and place, are what the IR says
+        computing = [item.record for item in view.items.values() if item.kind is ItemKind.COMPUTE]
+        assert sorted(row["ops"]) == sorted(op.name for op in computing)
+        assert tuple(row["secs"]) == view.secs.as_tuple()
+        rows = [buffer for buffer in found["lmem"] if buffer["group"] == row["group"]]
+        assert sorted((b["kind"], b["address"], b["bytes"]) for b in rows) == sorted(
+            (str(b.kind), b.address, b.nbytes) for b in live_buffers(view)
+        )
+        # AND steps do what the flow lists
+        for step, ids in zip(row["steps"], view.steps, strict=True):
+            kinds = [view.items[number].kind for number in ids]
+            assert len(step["computes"]) == kinds.count(ItemKind.COMPUTE)
+            assert len(step["loads"]) == kinds.count(ItemKind.LOAD)
+            assert len(step["stores"]) == kinds.count(ItemKind.STORE)
+
+
+def test_local_memory_carries_names_of_the_asked_layer() -> None:
+    compilation = tiny_compilation("qwen2", "bf16")
+    tensors = {row["tensor"] for row in memory_table(compilation, "block_1")["lmem"]}
+    assert "model.layers.1.input_layernorm.weight" in tensors
+    assert "{i}" not in str(memory_table(compilation, "block_1"))
+    assert "{i}" not in str(explain_table(compilation, "block_1"))
+
+
+def test_records_of_an_explanation_can_be_demanded() -> None:
+    # GIVEN the ops of a group as the explanation numbers them
+    compilation = tiny_compilation("qwen2", "bf16")
+    (group,) = explain_table(compilation, "block_0", 0)["groups"]
+    before = snapshot_after(compilation, "block_0", "op-reorder").ops
+    assert [before[index].name for index in group["records"]] == group["ops"]
+    with pytest.raises(UserError, match="module lm_head has no layer group 0; it has none"):
+        explain_table(compilation, "lm_head", 0)
 
 
 # -- a shared module as one layer sees it ------------------------------------------------------------------------------

@@ -301,7 +301,7 @@ def test_json_has_the_documented_shape() -> None:
         "gdma_busy_cycles", "ops",
     }  # fmt: skip
     assert set(module["ops"][0]) == {
-        "name", "location", "cycles", "ddr_read_bytes", "ddr_write_bytes", "bound"
+        "name", "location", "cycles", "ddr_read_bytes", "ddr_write_bytes", "bound", "group"
     }  # fmt: skip
     assert set(found["prefill"]) == {"tokens", "seconds"}
     assert set(found["prefill_kv"]) == {"tokens", "history", "seconds"}

@@ -94,8 +94,11 @@ def test_every_module_pass_and_picture_is_there(compilation: Compilation, text: 
         assert spec.name in words
     for snapshot in compilation.snapshots("block_0").snapshots:
         assert snapshot.pass_name in words
-    # traffic, speed, the whole DDR, three blocks in DDR, KV, loop, pipeline, three module graphs
-    assert page.tags["svg"] == 12
+    # traffic, speed, the whole DDR, three blocks in DDR, KV, loop, pipeline, three module graphs, every layer group
+    blocks = ("block_0", "block_kv_0", "block_cache_0")
+    groups = sum(len(memory_table(compilation, name)["groups"]) for name in blocks)
+    assert groups > 0
+    assert page.tags["svg"] == 12 + groups
     assert "$" not in re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL)
 
 

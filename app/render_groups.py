@@ -1,0 +1,243 @@
+"""Local memory for people: a module's layer groups, their maps by time step, and why they are as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from app import units
+from app.console import left, right, table
+
+if TYPE_CHECKING:
+    from app.widgets.lines import Line
+    from app.widgets.lmem_facts import GroupFacts
+    from engine.compiler import Compilation
+
+Rows = Sequence[Mapping[str, Any]]
+
+MAP_ROWS = 20
+"""Lines of a group's map; more where it has more ranges to tell apart."""
+
+MAP_WIDTH = 120
+"""Columns of a map where there are more."""
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def local_memory_views(
+    compilation: Compilation, module: str, group: int | None, width: int
+) -> Iterator[RenderableType]:
+    """The groups of a module, and the map and time steps of each, or of one. width: columns that a map may take."""
+    facts = _facts(compilation, module)
+    chip = compilation.options.chip
+    heading = f"local memory   {chip.lmem_bytes // 1024} KiB a lane in {chip.banks} banks"
+    yield Text(f"{module} · {heading}", style="bold")
+    if not facts:
+        yield Text("no layer group: every op of this module runs from DDR\n", style="dim")
+        return
+    yield _groups_table(facts)
+    yield Text("values are named as in the IR after op-reorder", style="dim")
+    for found in facts if group is None else [facts[group]]:
+        yield ""
+        yield from map_views(found, width)
+    yield ""
+
+
+def _facts(compilation: Compilation, module: str) -> list[GroupFacts]:
+    from app.widgets.lmem_facts import GroupFacts
+    from engine.tables import module_groups
+
+    local = module_groups(compilation, module)
+    plans = local.report.groups if local else ()
+    return [
+        GroupFacts(plan, local.ops, local.chip, number, len(plans), module)
+        for number, plan in enumerate(plans)
+        if local is not None
+    ]
+
+
+def _groups_table(facts: Sequence[GroupFacts]) -> RenderableType:
+    from app.widgets.lmem_facts import kib
+
+    def bound(found: GroupFacts) -> Text:
+        engine, share = found.bound_share()
+        return Text(f"{engine} {100 * share:.0f} %", style="cyan" if engine == "DMA" else "magenta")
+
+    return table(
+        [
+            *right("group"),
+            *left("ops"),
+            *right("secs", "cycles", "peak"),
+            *left("bound"),
+            *right("records"),
+        ],
+        [
+            [
+                str(found.number),
+                kinds_text(record.name for record in found.records),
+                secs_text(found.plan.secs.as_tuple()),
+                units.cycles(found.plan.cycles),
+                f"{kib(found.plan.peak_bytes)} KiB",
+                bound(found),
+                f"{found.plan.records[0]}..{found.plan.records[-1]}",
+            ]
+            for found in facts
+        ],
+    )
+
+
+def map_views(facts: GroupFacts, width: int) -> Iterator[RenderableType]:
+    """One group: addresses against time steps, then what both engines do in each step."""
+    from app.widgets.lmem_axis import Zoom, axis
+    from app.widgets.lmem_canvas import View, draw, legend
+    from app.widgets.lmem_facts import kib
+    from app.widgets.lmem_map import header_lines
+    from app.widgets.step_lanes import lane_lines
+
+    view = View(step=-1)
+    canvas = draw(facts, axis(facts, Zoom.USED, MAP_ROWS, 0), width, view)
+    plan = facts.plan
+    slices = f"{secs_text(plan.secs.as_tuple())} in {facts.pipeline_steps} pipeline steps"
+    yield Text.assemble(
+        (f"group {facts.number} · {kinds_text(record.name for record in facts.records)}", "bold"),
+        f"   {slices} · {units.cycles(plan.cycles)} · peak {kib(plan.peak_bytes)} KiB",
+    )
+    lines: list[Line] = [*header_lines(facts, canvas.edges, -1, True), *canvas.rows]
+    lines += lane_lines(facts, canvas.edges, view)
+    yield _painted([*lines, legend(facts)])
+
+
+def _painted(lines: Sequence[Line]) -> Text:
+    """Lines of spans in the terminal's own colours."""
+    from app.theme import Palette
+    from app.widgets.map_palette import MapPalette
+
+    palette = MapPalette(Palette("tpuscope-ansi"))
+    text = Text(no_wrap=True, overflow="crop")
+    for number, line in enumerate(lines):
+        text.append("\n" if number else "")
+        for part, roles in line:
+            text.append(part, palette.style(roles))
+    return text
+
+
+def secs_text(secs: Sequence[int]) -> str:
+    """`csecs 2`, `nsecs 2 csecs 4`, or `1 slice`."""
+    return " ".join(f"{d}secs {n}" for d, n in zip("ncdhw", secs, strict=True) if n > 1) or "1 slice"
+
+
+def kinds_text(ops: Iterable[str]) -> str:
+    """`RMSNorm + 3 MatMul`: names of ops as kinds, repeats counted, reshapes left out as they move nothing."""
+    kinds = (op.partition(".")[2] for op in ops)
+    runs = [(kind, len(list(same))) for kind, same in groupby(kind for kind in kinds if kind != "Reshape")]
+    return " + ".join(kind if count == 1 else f"{count} {kind}" for kind, count in runs)
+
+
+# -- explain -----------------------------------------------------------------------------------------------------------
+
+
+def explain_views(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Groups with their reasons, then the ops outside of groups; from the `explain` JSON."""
+    yield Text(
+        f"{found['module']} · {found['chip']} · {found['lmem_bytes']:,} bytes of local memory a lane",
+        style="bold",
+    )
+    if not found["searched"]:
+        yield Text("compiled with --no-layer-group: every op runs from DDR")
+    elif not found["groups"]:
+        yield Text("no layer group: no two ops that follow each other fit local memory or gain by it")
+    for group in found["groups"]:
+        yield ""
+        yield _explanation(group)
+    if found["global"]:
+        yield ""
+        yield _global_ops(found["global"])
+
+
+def _explanation(group: Mapping[str, Any]) -> Text:
+    text = Text.assemble(
+        (f"group {group['group']} · {kinds_text(group['ops'])}", "bold"),
+        f"   {secs_text(group['secs'])} · {units.cycles(group['cycles'])} · {group['peak_bytes']:,} bytes a lane\n",
+    )
+    text.append(f"  records {group['records'][0]}..{group['records'][-1]}: ", "dim")
+    text.append(f"{', '.join(dict.fromkeys(group['locations']))}\n", "dim")
+    if group["alone_cycles"] is not None:
+        text.append(f"  gains {_gain(group['cycles'], group['alone_cycles'])}\n")
+    text.append(f"  before it: {group['begins'] or 'no reason was kept'}\n")
+    text.append(f"  after it:  {group['ends'] or 'no reason was kept'}\n")
+    for title, lines in (
+        ("slices tried", [_attempt(row) for row in group["attempts"]]),
+        ("cuts compared", [_alternative(row) for row in group["alternatives"]]),
+    ):
+        if lines:
+            text.append(f"  {title}\n", "dim")
+            text.append_text(Text("\n").join(lines)).append("\n")
+    text.rstrip()
+    return text
+
+
+def _gain(cycles: int, alone: int) -> str:
+    if alone <= cycles:
+        return f"nothing: the ops alone take {alone:,} cycles"
+    return f"{alone - cycles:,} of the {alone:,} cycles that the ops take one by one from DDR"
+
+
+_WHY_NOT = {
+    "memory": "more is live in one time step than there is",
+    "fragmentation": "it would fit in sum, but not in one piece",
+    "bank rule": "bank rule: what computation and DMA touch in one time step, or one op reads and writes, would share "
+    "a bank",
+}
+"""Why a slicing failed, by the reason that the search gives."""
+
+
+def _attempt(row: Mapping[str, Any]) -> Text:
+    """A slicing: bytes needed and there, and what came of it."""
+    fits = row["cycles"] is not None
+    mark, style = ("✓", "green") if row["taken"] and fits else ("·", "dim") if fits else ("✗", "red")
+    text = Text.assemble("    ", (mark, style), f" {secs_text(row['secs']):<8} ")
+    if row["needed_bytes"]:
+        text.append(f" needs {row['needed_bytes']:,} of {row['available_bytes']:,} bytes a lane")
+    over = row["needed_bytes"] - row["available_bytes"]
+    if over > 0:
+        text.append(f", {over:,} too many", style)
+    if fits:
+        text.append(f", takes {row['cycles']:,} cycles", style)
+    if row["reason"]:
+        text.append(f": {_WHY_NOT.get(row['reason'], row['reason'])}", style)
+    return text
+
+
+def _alternative(row: Mapping[str, Any]) -> Text:
+    """A cut that the search compared, with the cycles of both ways."""
+    joined, split = row["joined_cycles"], row["split_cycles"]
+    text = Text(f"    · {row['description']}: ")
+    if joined is None:
+        return text.append(f"cannot be one group; split {split:,} cycles")
+    verdict = "the same" if joined == split else f"{'split' if split < joined else 'joined'} is cheaper by "
+    text.append(f"joined {joined:,}, split {split:,} cycles: ")
+    return text.append(verdict if joined == split else f"{verdict}{abs(joined - split):,}", "green")
+
+
+def _global_ops(rows: Rows) -> RenderableType:
+    return table(
+        [*right("record"), *left("op outside of groups", "location"), *right("cycles"), *left("why")],
+        [
+            [
+                str(row["record"]),
+                row["op"].partition(".")[2],
+                row["location"],
+                "" if row["cycles"] is None else units.cycles(row["cycles"]),
+                Text(
+                    row["reason"] or "can be local; no group with its neighbours fits and is cheaper",
+                    style="dim",
+                ),
+            ]
+            for row in rows
+        ],
+    )

@@ -500,7 +500,7 @@ def explain(
         emit(found)
         return
     for item in explain_views(found):
-        output().print(item, soft_wrap=isinstance(item, str))
+        output().print(item)
 
 
 @app.command()

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from app import units
@@ -159,26 +160,31 @@ def explain_views(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield _global_ops(found["global"])
 
 
-def _explanation(group: Mapping[str, Any]) -> Text:
-    text = Text.assemble(
+def _explanation(group: Mapping[str, Any]) -> RenderableType:
+    heading = Text.assemble(
         (f"group {group['group']} · {kinds_text(group['ops'])}", "bold"),
-        f"   {secs_text(group['secs'])} · {units.cycles(group['cycles'])} · {group['peak_bytes']:,} bytes a lane\n",
+        f"   {secs_text(group['secs'])} · {units.cycles(group['cycles'])} · {group['peak_bytes']:,} bytes a lane",
     )
-    text.append(f"  records {group['records'][0]}..{group['records'][-1]}: ", "dim")
-    text.append(f"{', '.join(dict.fromkeys(group['locations']))}\n", "dim")
+    records = f"{group['records'][0]}..{group['records'][-1]}: {', '.join(dict.fromkeys(group['locations']))}"
+    rows = [("records", Text(records, style="dim"))]
     if group["alone_cycles"] is not None:
-        text.append(f"  gains {_gain(group['cycles'], group['alone_cycles'])}\n")
-    text.append(f"  before it: {group['begins'] or 'no reason was kept'}\n")
-    text.append(f"  after it:  {group['ends'] or 'no reason was kept'}\n")
+        rows.append(("gains", Text(_gain(group["cycles"], group["alone_cycles"]))))
+    rows += [(side, Text(group[key] or "no reason was kept")) for side, key in _SIDES]
     for title, lines in (
         ("slices tried", [_attempt(row) for row in group["attempts"]]),
         ("cuts compared", [_alternative(row) for row in group["alternatives"]]),
     ):
-        if lines:
-            text.append(f"  {title}\n", "dim")
-            text.append_text(Text("\n").join(lines)).append("\n")
-    text.rstrip()
-    return text
+        rows += [("" if number else title, line) for number, line in enumerate(lines)]
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in rows:
+        grid.add_row(f"  {label}", text)
+    return Group(heading, grid)
+
+
+_SIDES = (("before it", "begins"), ("after it", "ends"))
+"""Where a group has a reason to end, and the JSON's name for it."""
 
 
 def _gain(cycles: int, alone: int) -> str:
@@ -200,7 +206,7 @@ def _attempt(row: Mapping[str, Any]) -> Text:
     """A slicing: bytes needed and there, and what came of it."""
     fits = row["cycles"] is not None
     mark, style = ("✓", "green") if row["taken"] and fits else ("·", "dim") if fits else ("✗", "red")
-    text = Text.assemble("    ", (mark, style), f" {secs_text(row['secs']):<8} ")
+    text = Text.assemble((mark, style), f" {secs_text(row['secs']):<8}")
     if row["needed_bytes"]:
         text.append(f" needs {row['needed_bytes']:,} of {row['available_bytes']:,} bytes a lane")
     over = row["needed_bytes"] - row["available_bytes"]
@@ -216,7 +222,7 @@ def _attempt(row: Mapping[str, Any]) -> Text:
 def _alternative(row: Mapping[str, Any]) -> Text:
     """A cut that the search compared, with the cycles of both ways."""
     joined, split = row["joined_cycles"], row["split_cycles"]
-    text = Text(f"    · {row['description']}: ")
+    text = Text(f"· {row['description']}: ")
     if joined is None:
         return text.append(f"cannot be one group; split {split:,} cycles")
     verdict = "the same" if joined == split else f"{'split' if split < joined else 'joined'} is cheaper by "

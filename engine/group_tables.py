@@ -140,12 +140,16 @@ class ModuleGroups:
         """A name for each buffer that no other buffer of the group has."""
         values = [self._value_name(buffer.value) for buffer in plan.buffers]
         kept = Counter(v for v, buffer in zip(values, plan.buffers, strict=True) if _holds_value(buffer))
+        seen: Counter[tuple[str, str]] = Counter()
         found = []
         for value, buffer in zip(values, plan.buffers, strict=True):
             kind = self._makers[buffer.value].kind if kept[value] > 1 else ""
-            note = f"{kind} scratch" if not _holds_value(buffer) else kind
-            found.append(f"{value} ({note.strip()})" if note else value)
-        return _numbered(found)
+            note = kind if _holds_value(buffer) else f"{kind} scratch".strip()
+            seen[value, note] += 1
+            number = str(seen[value, note]) if seen[value, note] > 1 else ""
+            note = f"{note} {number}".strip()
+            found.append(f"{value} ({note})" if note else value)
+        return found
 
     # -- explanations --------------------------------------------------------------------------------------------------
 
@@ -219,16 +223,6 @@ class ModuleGroups:
 
 def _holds_value(buffer: LmemBuffer) -> bool:
     return buffer.kind is not BufferKind.SCRATCH
-
-
-def _numbered(names: Sequence[str]) -> list[str]:
-    """The names, with a number behind each that has occurred before."""
-    seen: Counter[str] = Counter()
-    found = []
-    for name in names:
-        seen[name] += 1
-        found.append(f"{name} {seen[name]}" if seen[name] > 1 else name)
-    return found
 
 
 def _occupancy(buffers: Sequence[LmemBuffer], step: int, capacity: int) -> tuple[int, int]:

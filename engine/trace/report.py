@@ -266,12 +266,12 @@ def _group_maps(compilation: Compilation, spec: ModuleSpec, memory: Mapping[str,
     chip = compilation.options.chip
     numbers = sorted({row["group"] for row in memory["lmem"]})
     parts = []
-    for at, number in enumerate(numbers, 1):
-        title = f"{spec.name}, group {at} of {len(numbers)}"
+    for number in numbers:
+        title = f"{spec.name}, layer group {number}"
         svg = lmem_map(memory, number, title=title, bank_bytes=chip.bank_bytes, banks=chip.banks)
         ops = next((group["ops"] for group in memory["groups"] if group["group"] == number), ())
-        shown = ", ".join(words.short_name(str(op)) for op in ops)
-        parts.append(html.folded(f"local memory of group {at}", shown, html.inline(svg)))
+        shown = " + ".join(str(op).partition(".")[2] for op in ops)
+        parts.append(html.folded(f"local memory of layer group {number}", shown, html.inline(svg)))
     return "".join(parts)
 
 

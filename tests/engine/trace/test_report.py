@@ -144,7 +144,7 @@ def test_local_memory_of_groups_is_drawn(compilation: Compilation, monkeypatch: 
 
     monkeypatch.setattr(report, "memory_table", with_group)
     words = " ".join(Page(report_html(compilation)).words)
-    assert "block_kv_0, group 1 of 1" in words
+    assert "block_kv_0, layer group 0" in words
     assert "mlp.act · 4 KiB" in words
 
 

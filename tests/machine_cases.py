@@ -28,7 +28,8 @@ Arrays = dict[str, np.ndarray]
 def tiny_program(family: str, quantize: str, **options: Any) -> tuple[Compilation, WeightLoader]:
     """A tiny checkpoint at S 64, L 16, decode chunks 32 and 16, and its weights. The folder stays for the process."""
     path = write_tiny(Path(mkdtemp(prefix="tiny-")) / family, family)
-    return compile_here(path, seq_length=64, quantize=quantize, **options), weights_of(open_model(path))
+    program = compile_here(path, **{"seq_length": 64, "quantize": quantize, **options})
+    return program, weights_of(open_model(path))
 
 
 def random_inputs(

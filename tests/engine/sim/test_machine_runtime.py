@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from machine_cases import both, largest_error, random_inputs, tiny_program
 from running import cosine, forced_logits, weights_of
 from tiny import FAMILIES, write_tiny
 
+from engine.check import check
 from engine.compiler import open_model
 from engine.errors import UserError
 from engine.passes.layer_group.view import group_indices, read_group
@@ -103,6 +105,31 @@ def test_sampling_heads_and_other_chips(chip: str) -> None:
         assert not machine.violations, (spec.name, machine.violations[:3])
         for name, values in expected.items():
             assert_agree(found[name].astype(np.float32), values.astype(np.float32), "w4bf16", spec.name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layer_group": False},
+        {"opt": 1},
+        {"opt": 3},
+        {"history": False, "seq_length": 48},
+        {"chip_name": "bm1688", "cores": 2},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_other_ways_to_compile(options: dict[str, Any]) -> None:
+    # GIVEN a program with other groups, stages or cores
+    program, loader = tiny_program("qwen2", "bf16", **options)
+    assert check(program) == []
+    for spec in program.specs:
+        inputs = random_inputs(program, spec, spec.cache // 2)
+        # WHEN each module runs on both
+        found, expected, machine = both(program, loader, spec, inputs)
+        # THEN they agree
+        assert not machine.violations, (spec.name, machine.violations[:3])
+        for name, values in expected.items():
+            assert_agree(found[name].astype(np.float32), values.astype(np.float32), "bf16", spec.name)
 
 
 @pytest.mark.parametrize("mode", ["bf16", "w4bf16"])

@@ -9,6 +9,11 @@ registers it. A class states operands, results, attributes, a shape verifier and
 
 An operand whose name ends with `?` may be `none`. An operand or result whose name ends with `*` (last only) stands for
 any number of values up to VARIADIC_LIMIT, each of its own type.
+
+A Tpu op with the operands and attributes of a Top op derives from it as well and states only what is the chip's:
+
+    class Add(TpuOp, top.Add):
+        ...
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ import numpy as np
 
 from engine.errors import UserError
 from engine.op import TpuOp
-from engine.shapes import verify_attention
 from engine.snapshot import OpRecord
-from engine.top.ops.attention import attention_scores_mask, filled_rows
+from engine.top.ops import attention as top
 from engine.tpu.attention_blocks import attention_blocks
 from engine.tpu.attention_kernel import AttentionKernel, attention_shape
 from engine.tpu.chip import Chip
@@ -19,28 +18,12 @@ from engine.tpu.emit import Emitter
 from engine.tpu.numerics import round_to
 
 
-class FAttention(TpuOp):
+class FAttention(TpuOp, top.FAttention):
     """Attention with an online softmax (see top.FAttention for operands and masks).
 
     Scores, maximum and sum are f32; exponentials are rounded to the half type before they meet the values; the
     output is divided by the sum in f32 and rounded once.
     """
-
-    operands = ("queries", "keys", "values", "mask?", "history_length?")
-    attributes = {
-        "batch": int,
-        "dim": int,
-        "kv_head": int,
-        "mask_size": int,
-        "mk": int,
-        "mq": int,
-        "q_head": int,
-        "scale": float,
-    }
-
-    @classmethod
-    def verify(cls, op: OpRecord) -> None:
-        verify_attention(op)
 
     @classmethod
     def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
@@ -52,13 +35,13 @@ class FAttention(TpuOp):
         dtype = op.result_types[0].dtype
         mq, kv_heads, dim = a["mq"], a["kv_head"], a["dim"]
         groups = a["q_head"] // kv_heads
-        k, v = filled_rows(op, k, v, history)
+        k, v = top.filled_rows(op, k, v, history)
         queries = (
             q.reshape(mq, kv_heads, groups, dim).transpose(1, 2, 0, 3).reshape(kv_heads, groups * mq, dim)
         )
         scores = queries @ k[0].transpose(1, 2, 0)
         scores *= np.float32(a["scale"])
-        added = attention_scores_mask(op, mask, history)
+        added = top.attention_scores_mask(op, mask, history)
         if added is not None:
             by_query = scores.reshape(kv_heads, groups, mq, -1)
             by_query += added

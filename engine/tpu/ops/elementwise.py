@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from engine.op import TpuOp
-from engine.shapes import verify_elementwise
 from engine.snapshot import OpRecord
+from engine.top.ops import elementwise as top
 from engine.tpu.chip import Chip
 from engine.tpu.emit import Emitter
 from engine.tpu.isa import Local, Opcode, dtype_bytes
@@ -21,16 +21,16 @@ WIDTH = 256
 
 
 class _Binary(TpuOp):
-    """An op of two tensors of one shape that is one instruction."""
+    """A Top op of two tensors of one shape that is one instruction and rounds once."""
 
     abstract = True
-    operands = ("left", "right")
     cut_operands = (0, 1)
     opcode: ClassVar[Opcode]
 
     @classmethod
-    def verify(cls, op: OpRecord) -> None:
-        verify_elementwise(op)
+    def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
+        (exact,) = super().compute(op, inputs)
+        return (round_to(exact, op.result_types[0].dtype),)
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:
@@ -55,28 +55,16 @@ class _Binary(TpuOp):
         emit.tiu(cls.opcode, results[0], *map(_broadcastable, sources))
 
 
-class Add(_Binary):
+class Add(_Binary, top.Add):
     """output = left + right, rounded. Same shape."""
 
     opcode = Opcode.ADD
 
-    @classmethod
-    def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
-        left, right = inputs
-        assert left is not None
-        return (round_to(left + right, op.result_types[0].dtype),)
 
-
-class Mul(_Binary):
+class Mul(_Binary, top.Mul):
     """output = left * right, rounded. Same shape."""
 
     opcode = Opcode.MUL
-
-    @classmethod
-    def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
-        left, right = inputs
-        assert left is not None
-        return (round_to(left * right, op.result_types[0].dtype),)
 
 
 def _broadcastable(tensor: Local) -> Local:

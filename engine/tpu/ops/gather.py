@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from math import prod
 
-import numpy as np
-
 from engine.op import TpuOp
-from engine.shapes import verify_gather
 from engine.snapshot import OpRecord
+from engine.top.ops import gather as top
 from engine.tpu.chip import Chip
 from engine.tpu.cores import CoreSplit, outermost_split
 from engine.tpu.emit import Emitter, constant
@@ -18,27 +15,10 @@ from engine.tpu.isa import Direction, Opcode, dtype_bytes
 _INDEX = "si32"
 
 
-class Gather(TpuOp):
+class Gather(TpuOp, top.Gather):
     """Rows of a table. table [rows, ...], indices [a, b] si32 in 0..rows-1 -> [a, b, ...]."""
 
-    operands = ("table", "indices")
     cut_operands = (1,)
-
-    @classmethod
-    def verify(cls, op: OpRecord) -> None:
-        verify_gather(op)
-
-    @classmethod
-    def prepare(cls, op: OpRecord, constants: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Nothing: a memory-mapped table stays on disk."""
-        return dict(constants)
-
-    @classmethod
-    def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
-        table, indices = inputs
-        assert table is not None
-        assert indices is not None
-        return (table[indices].astype(np.float32),)
 
     @classmethod
     def core_split(cls, op: OpRecord, chip: Chip, cores: int) -> CoreSplit | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.op import TpuOp
-from engine.shapes import verify_matmul
 from engine.snapshot import OpRecord
+from engine.top.ops import matmul as top
 from engine.tpu.cores import CoreSplit, Range, even_split
 from engine.tpu.matmul_kernel import emit_local_matmul, emit_matmul, require_local
 from engine.tpu.numerics import round_to
@@ -20,29 +20,18 @@ if TYPE_CHECKING:
     from engine.tpu.isa import Local
 
 
-class MatMul(TpuOp):
+class MatMul(TpuOp, top.MatMul):
     """output = input x right (+ bias), accumulated in f32 and rounded once.
 
     input [..., M, K]; right [K, N], or [N, K] with right_transpose; bias [N]; f32, f16 or bf16.
     """
 
-    operands = ("input", "right", "bias?")
-    attributes = {"right_transpose": bool}
     cut_operands = (0,)
 
     @classmethod
-    def verify(cls, op: OpRecord) -> None:
-        verify_matmul(op)
-
-    @classmethod
     def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
-        left, right, bias = inputs
-        assert left is not None
-        assert right is not None
-        product = left @ (right.T if op.attributes["right_transpose"] else right)
-        if bias is not None:
-            product = product + bias.reshape(-1)
-        return (round_to(product, op.result_types[0].dtype),)
+        (exact,) = super().compute(op, inputs)
+        return (round_to(exact, op.result_types[0].dtype),)
 
     @classmethod
     def prepare(cls, op: OpRecord, constants: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:

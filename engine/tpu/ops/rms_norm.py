@@ -9,9 +9,8 @@ import numpy as np
 
 from engine.errors import UserError
 from engine.op import TpuOp
-from engine.shapes import verify_rms_norm
 from engine.snapshot import OpRecord
-from engine.top.ops.rms_norm import inverse_rms
+from engine.top.ops import rms_norm as top
 from engine.tpu.chip import Chip
 from engine.tpu.cores import CoreSplit, outermost_split
 from engine.tpu.emit import Emitter, ceil_div, constant
@@ -25,20 +24,14 @@ _UNGUARDED = frozenset({"bm1688"})
 """Chips on which the vendor leaves out the guard against an infinite reciprocal (R48)."""
 
 
-class RMSNorm(TpuOp):
+class RMSNorm(TpuOp, top.RMSNorm):
     """output = round(input / sqrt(mean(input^2) + eps)) * gamma over the last axis, statistics in f32.
 
     input [..., C]; gamma C elements. The normalised value is rounded before it is multiplied by gamma, as the
     chip does.
     """
 
-    operands = ("input", "gamma")
-    attributes = {"eps": float}
     cut_operands = (0,)
-
-    @classmethod
-    def verify(cls, op: OpRecord) -> None:
-        verify_rms_norm(op)
 
     @classmethod
     def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
@@ -46,7 +39,7 @@ class RMSNorm(TpuOp):
         assert x is not None
         assert gamma is not None
         dtype = op.result_types[0].dtype
-        normalised = round_to(x * inverse_rms(x, op.attributes["eps"]), dtype)
+        normalised = round_to(x * top.inverse_rms(x, op.attributes["eps"]), dtype)
         return (round_to(normalised * gamma.reshape(-1), dtype),)
 
     @classmethod

@@ -9,9 +9,8 @@ import numpy as np
 
 from engine.errors import UserError
 from engine.op import TpuOp
-from engine.shapes import verify_rope
 from engine.snapshot import OpRecord
-from engine.top.ops.rope import rotate
+from engine.top.ops import rope as top
 from engine.tpu.chip import Chip
 from engine.tpu.cores import CoreSplit, narrowed, outermost_split
 from engine.tpu.emit import Emitter, ceil_div, constant
@@ -20,18 +19,11 @@ from engine.tpu.numerics import round_to
 from engine.tpu.tiling import local_bytes
 
 
-class Rope(TpuOp):
+class Rope(TpuOp, top.Rope):
     """output = input * cos + rotate(input) * sin, every product and the sum rounded.
 
     input [1, L, heads, d]; sin, cos [1, L, 1, d] -> [1, L, heads, d].
     """
-
-    operands = ("input", "sin", "cos")
-    attributes = {"rope_mode": str}
-
-    @classmethod
-    def verify(cls, op: OpRecord) -> None:
-        verify_rope(op)
 
     @classmethod
     def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
@@ -39,7 +31,7 @@ class Rope(TpuOp):
         assert x is not None
         dtype = op.result_types[0].dtype
         straight = round_to(x * cos, dtype)
-        return (round_to(straight + round_to(rotate(x, op.attributes["rope_mode"]) * sin, dtype), dtype),)
+        return (round_to(straight + round_to(top.rotate(x, op.attributes["rope_mode"]) * sin, dtype), dtype),)
 
     @classmethod
     def kernel(cls, op: OpRecord, emit: Emitter) -> None:

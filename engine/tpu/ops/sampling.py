@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from engine.op import TpuOp
-from engine.shapes import verify_sample, verify_top_k
-from engine.snapshot import OpRecord
 from engine.top.ops import sampling as top
 
 
-class TopK(TpuOp):
+class TopK(TpuOp, top.TopK):
     """Indices of the K largest values of the last axis, largest first. logits [1, V] -> [1, K] si32."""
 
-    operands = ("logits",)
-    attributes = {"K": int}
     host = True
 
-    @classmethod
-    def verify(cls, op: OpRecord) -> None:
-        verify_top_k(op)
 
-    @classmethod
-    def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
-        return top.TopK.compute(op, inputs)
-
-
-class Sample(TpuOp):
+class Sample(TpuOp, top.Sample):
     """Candidate tokens with probabilities (see top.Sample)."""
 
-    operands = ("logits", "input_ids", "penalty", "temperature", "top_k", "top_p")
-    results = ("probabilities", "tokens")
     host = True
-
-    @classmethod
-    def verify(cls, op: OpRecord) -> None:
-        verify_sample(op)
-
-    @classmethod
-    def compute(cls, op: OpRecord, inputs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
-        return top.Sample.compute(op, inputs)

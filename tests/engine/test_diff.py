@@ -177,7 +177,7 @@ def test_ten_thousand_lines_of_equal_layers_take_no_time() -> None:
     changed[5007] = op("tpu.A16MatMul", ops[5007].location)
     before, after = snapshot(*ops), snapshot(*changed)
     # WHEN aligned THEN only that op differs, within a second
-    start = time.perf_counter()
+    start = time.process_time()
     difference = diff(before, after)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
     assert [hunk.before_at for hunk in difference.hunks if not hunk.is_quiet] == [(5007,)]

@@ -1,8 +1,9 @@
 """The functional machine: runs instructions one at a time on the bytes of local memory and of the DDR arenas.
 
 Layouts are what addresses and strides say (see `engine.tpu.isa`). Floats compute in float32 and are rounded
-once to the result's dtype; integers are exact. Instructions run in issue order; `checks=True` finds what that
-order hides: bytes read before they are written, accesses outside memory, transfers that race with compute.
+once to the result's dtype; integers are exact. Instructions run in issue order, op by op, whatever their core: each
+core has its own local memory, all share DDR. `checks=True` finds what that order hides: bytes read before they are
+written, accesses outside memory, transfers that race with compute, cores that race with each other.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from engine.sim.arithmetic import (
     wide,
 )
 from engine.tpu.chip import Chip
+from engine.tpu.core_races import core_races
 from engine.tpu.isa import (
     ACCUMULATE,
     HISTORY_TAIL,
@@ -69,7 +71,7 @@ class MachineError(Exception):
 class Violation:
     """A finding of the checker.
 
-    instruction: index in the program. kind: "uninitialised", "race", "bounds", "lane", "shape" or "index".
+    instruction: index in the program. kind: "uninitialised", "race", "cores", "bounds", "lane", "shape" or "index".
     """
 
     instruction: int
@@ -306,6 +308,8 @@ class Machine:
         self._bases = dict(bases or {})
         if start == 0:
             self._recent.clear()
+            if self.checks:
+                self._check_cores(program, history_length)
         self._history_length = history_length
         part = np.ascontiguousarray(program[start:stop])
         runs = runs_with_history(part, history_length).tolist()
@@ -445,6 +449,10 @@ class Machine:
                     f"{'writes' if theirs.writes else 'reads'} {_describe(theirs.place)}",
                 )
         own.extend(mine)
+
+    def _check_cores(self, program: np.ndarray, history_length: int | None) -> None:
+        for race in core_races(program, runs_with_history(program, history_length)):
+            self.violations.append(Violation(race.writer, "cores", str(race)))
 
     def _overlap(self, a: _Place, b: _Place) -> bool:
         lanes = (max(a.lanes[0], b.lanes[0]), min(a.lanes[1], b.lanes[1]))

@@ -72,7 +72,7 @@ class ModuleTiming(Work):
 
 
 def time_module(program: np.ndarray, chip: Chip, history_length: int | None = None) -> ModuleTiming:
-    """Price and schedule a module's program.
+    """Price and schedule a module's program; on several cores the total is the longest core's (see `schedule`).
 
     history_length: rows of history that hold data; None for all. Work on key blocks beyond it is dropped.
     """

@@ -9,6 +9,8 @@ import numpy as np
 
 from engine.snapshot import BITS, OpRecord, TensorType
 from engine.tpu.chip import Chip
+from engine.tpu.core_races import core_races
+from engine.tpu.cores import core_problems
 from engine.tpu.isa import DTYPES, Arena, Direction, Engine, Opcode, Space
 from engine.tpu.memory import ArenaLayout
 
@@ -28,9 +30,10 @@ def program_problems(
     program: INSTRUCTION records. ops: the module's records with addresses. Checked: opcodes run on their engine; ids of
     each core's queues count up from 1; waits name commands issued before; every instruction belongs to an op, and ops
     follow each other; operands are inside local memory or inside their arena; weights are not written; DDR operands lie
-    inside the tensors that the op reads, results inside those that it makes.
+    inside the tensors that the op reads, results inside those that it makes; the chip has the cores that run ops and
+    instructions, and no core writes what another one uses before the next barrier.
     """
-    found: list[str] = []
+    found = [*core_problems(ops, chip.cores), *_cores(program, chip)]
     for finder in (_engines, _ids, _waits, _ops, _order):
         found += finder(program, ops)
     for name, operand in _operands(program):
@@ -38,7 +41,8 @@ def program_problems(
         found += _in_arena(name, operand, layout)
     if found:
         return found
-    return [*_written_weights(program), *_foreign(program, ops, layout)]
+    races = [str(race) for race in core_races(program)]
+    return [*_written_weights(program), *_foreign(program, ops, layout), *races]
 
 
 def _listed(rows: Array, reason: str) -> Iterator[str]:
@@ -58,6 +62,10 @@ def _engines(program: np.ndarray, ops: Sequence[OpRecord]) -> Iterator[str]:
     yield from _listed(
         ~tiu & ~np.isin(program["direction"], [int(way) for way in Direction]), "has an unknown direction"
     )
+
+
+def _cores(program: np.ndarray, chip: Chip) -> Iterator[str]:
+    yield from _listed(program["core"] >= chip.cores, f"runs on a core that {chip.name} does not have")
 
 
 def _ids(program: np.ndarray, ops: Sequence[OpRecord]) -> Iterator[str]:

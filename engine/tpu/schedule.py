@@ -22,7 +22,12 @@ class Schedule:
 
 
 def schedule(program: np.ndarray, cycles: np.ndarray) -> Schedule:
-    """Start and end of every instruction by rule R1; cores run apart (R46).
+    """Start and end of every instruction by rule R1.
+
+    Cores run apart, as in the vendor's estimate (R46): each one's time is that of its own commands, a barrier
+    (isa.BARRIER) costs nothing and nobody waits at it. Time in which a core idles behind another one is therefore not
+    counted, and the total is that of the core with most to do: a lower bound where the slowest core changes from op to
+    op.
 
     program: INSTRUCTION records in issue order. cycles: of each. A wait for a command that is absent (dropped with the
     history) means the last one before it. Raises ValueError when an instruction waits for one that is issued later.

@@ -72,11 +72,6 @@ class GroupView:
     maker: Mapping[str, GroupItem]
 
     @property
-    def pipeline_steps(self) -> int:
-        """How often the time steps run: once for every slice, and to fill and drain the pipeline."""
-        return self.secs.slices + self.stages - 1
-
-    @property
     def yielded(self) -> tuple[GroupItem, ...]:
         """The stores behind the group's results."""
         return tuple(item for item in self.items.values() if item.kind is ItemKind.STORE)

@@ -16,6 +16,7 @@ from engine.passes.layer_group.plan import BufferKind, GroupPlan, GroupType, Ite
 from engine.passes.layer_group.view import GroupView, group_indices, read_group
 from engine.sim.timing import time_module
 from engine.tpu.isa import Opcode
+from engine.tpu.memory import ArenaLayout, tensor_places
 from engine.tpu.numerics import round_to
 
 ROWS = 200
@@ -259,3 +260,23 @@ def test_a_pipelined_group_overlaps_slices_and_takes_what_the_rule_says(text: st
     np.add.at(work, (program["step"], program["engine"]), timing.instruction_cycles)
     assert timing.total_cycles == work.max(axis=1).sum()
     assert timing.total_cycles < work.sum() or text is PRODUCT
+
+
+def test_what_a_group_reads_and_stores_lives_in_ddr_while_any_of_its_ops_runs() -> None:
+    # GIVEN a chain cut in two groups: the norm goes from one to the other in DDR, and the sum leaves the module
+    built = build(
+        vector_module(),
+        lambda ops, chip: [
+            HandPlan(ops, [3, 4], Secs(c=2), chip).build(),
+            HandPlan(ops, [5], Secs(c=2), chip).build(),
+        ],
+    )
+    first, second = views(built)
+    ops = built.snapshot.ops
+    places = {p.value: p for p in tensor_places(ops, ArenaLayout.of(built.snapshot.attributes))}
+    # THEN nothing inside has a place, and the norm is kept to the last op of the group that loads it
+    assert {ops[i].results[0] for i in range(first.index + 1, first.last) if ops[i].results}.isdisjoint(
+        places
+    )
+    norm = places[first.record.results[1]]
+    assert (norm.first, norm.last) == (first.index, second.last)

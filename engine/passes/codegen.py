@@ -40,14 +40,14 @@ class Codegen(Pass):
         for index, record in enumerate(records):
             if record.parent is None:
                 try:
-                    _emit(records, index, emitter)
+                    emit_op(records, index, emitter)
                 except ValueError as error:
                     raise CompileError(f"{record.name} at {record.location}: {error}") from error
         program = emitter.program()
         return PassReport((_note(program),), program)
 
 
-def _emit(records: Sequence[OpRecord], index: int, emitter: Emitter) -> None:
+def emit_op(records: Sequence[OpRecord], index: int, emitter: Emitter) -> None:
     """The instructions of one op outside of groups, or of a whole group."""
     record = records[index]
     if record.name == GROUP:

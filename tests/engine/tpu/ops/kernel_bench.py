@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from engine.op import TpuOp
+from engine.passes.codegen import emit_op
 from engine.sim.machine import Machine
 from engine.sim.timing import time_module
 from engine.snapshot import OpRecord, TensorType
 from engine.tpu.chip import Chip, chip
+from engine.tpu.cores import CoreUse
 from engine.tpu.cost import cycles
 from engine.tpu.emit import Emitter
 from engine.tpu.isa import Arena, Opcode, Shape4
@@ -53,20 +55,30 @@ def record(
     )
 
 
-def emitter(op: OpRecord, on: Chip) -> Emitter:
+def emitter(op: OpRecord, on: Chip, cores: int = 1) -> Emitter:
     """An emitter that has begun `op`; one arena holds everything."""
     types = (*op.operand_types, *op.result_types)
     size = max((t.address or 0) + t.nbytes for t in types) - (types[0].address or 0)
-    emit = Emitter(on, {Arena.IO: (types[0].address or 0, size)})
+    emit = Emitter(on, {Arena.IO: (types[0].address or 0, size)}, cores)
     emit.begin(0, op)
     return emit
 
 
-def program(cls: type[TpuOp], op: OpRecord, on: Chip = BM1684X) -> np.ndarray:
-    """The kernel's instructions."""
-    emit = emitter(op, on)
-    cls.kernel(op, emit)
+def program(cls: type[TpuOp], op: OpRecord, on: Chip = BM1684X, cores: int = 1) -> np.ndarray:
+    """The kernel's instructions, shared between cores as the op wants it."""
+    emit = emitter(op, on, cores)
+    if cores == 1:
+        cls.kernel(op, emit)
+    else:
+        emit_op([shared(cls, op, on, cores)], 0, emit)
     return emit.program()
+
+
+def shared(cls: type[TpuOp], op: OpRecord, on: Chip, cores: int) -> OpRecord:
+    """The op as core-parallel leaves it."""
+    split = cls.core_split(op, on, cores)
+    use = CoreUse((0,)) if split is None else CoreUse(tuple(range(min(cores, len(split.parts)))), split)
+    return replace(op, attributes={**op.attributes, **use.attributes()})
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,9 @@ def wide(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32) if values.dtype.kind not in "iu" else values
 
 
-def run(cls: type[TpuOp], op: OpRecord, inputs: Sequence[np.ndarray | None], on: Chip = BM1684X) -> Outcome:
+def run(
+    cls: type[TpuOp], op: OpRecord, inputs: Sequence[np.ndarray | None], on: Chip = BM1684X, cores: int = 1
+) -> Outcome:
     """Run the kernel on the inputs (rounded to the operands' types; None for an absent operand)."""
     cls.verify(op)
     emit = emitter(op, on)
@@ -122,8 +136,7 @@ def run(cls: type[TpuOp], op: OpRecord, inputs: Sequence[np.ndarray | None], on:
         memory[start : start + type_.nbytes] = typed.reshape(-1).view(np.uint8)
         machine.mark_written(Arena.IO, start, start + type_.nbytes)
         rounded.append(wide(typed))
-    cls.kernel(op, emit)
-    machine.run(emit.program())
+    machine.run(program(cls, op, on, cores))
     target = op.result_types[0]
     assert target.address is not None
     start = target.address - base

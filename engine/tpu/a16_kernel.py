@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from engine.snapshot import OpRecord
-from engine.tpu.a16_tiles import A16Shape, A16Tiles, choose_tiles
+from engine.tpu.a16_tiles import A16Layout, A16Shape, A16Tiles, choose_tiles
+from engine.tpu.chip import Chip
 from engine.tpu.cores import Range
-from engine.tpu.emit import Emitter, ceil_div
+from engine.tpu.emit import Emitter, align_up, ceil_div
 from engine.tpu.isa import (
     ACCUMULATE,
     NIBBLES,
@@ -249,8 +250,7 @@ class _Kernel:
         product = self._product(step, self.dtype, self.tiles.layout.scratch[0])
         if self.tiles.depth < self.shape.depth:
             self.emit.tiu(Opcode.CAST, product, self._product(step, "f32", self.tiles.layout.partial))
-        transpose = Opcode.WC_TRANSPOSE if step.columns >= step.rows else Opcode.CW_TRANSPOSE
-        self.emit.tiu(transpose, y, product)
+        self._turn(y, product)
         if self.shape.bias:
             address = self._packed(step, self.tiles.layout.bias)
             bias = Local(address, self.dtype, y.shape, (0, 0, step.columns, 1))
@@ -318,10 +318,87 @@ class _Kernel:
         address = layout.transposed_x if layout.resident else layout.weight[step.x_half] + layout.transposed_x
         transposed = emit.local(address, self.dtype, (1, step.depth, 1, 1))
         if step.loads_x:
-            emit.tiu(Opcode.CW_TRANSPOSE, transposed, self._x(step))
+            self._turn(transposed, self._x(step))
         emit.tiu(Opcode.MM2_NN, product, weight, transposed, flags=flags)
+
+    def _turn(self, result: Local, source: Local) -> None:
+        """Move numbers between lanes and rows, the cheaper way (R21); a column on the lanes is only copied."""
+        _, channels, _, width = source.shape
+        if width == result.shape[3] == 1:
+            self.emit.tiu(Opcode.COPY, result, source)
+        else:
+            transpose = Opcode.WC_TRANSPOSE if channels >= width else Opcode.CW_TRANSPOSE
+            self.emit.tiu(transpose, result, source)
 
 
 def _rows(width: int) -> Shape4:
     """Strides of [1, rows, 1, columns] in a dense matrix of `width` columns."""
     return (0, width, width, 1)
+
+
+# -- products whose activations stay in local memory --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TileMemory:
+    """Where a tile of columns, all of K, lies in local memory: byte addresses in a lane.
+
+    scale, zero_point: of the tile's first row of lanes. bias: of the tile, in every lane. scratch: `sum(tile_scratch)`
+    bytes; they keep the transposed x from one tile to the next.
+    """
+
+    weight: int
+    scale: int
+    zero_point: int
+    bias: int
+    scratch: int
+
+
+def tile_scratch(chip: Chip, shape: A16Shape, rows: int, columns: int) -> tuple[int, int, int]:
+    """Bytes per lane that a tile needs beside operands and result: the transposed x, and two buffers of dequantised
+    weights of which the first also takes the product (R18)."""
+    wide = ceil_div(columns, chip.lanes)
+    weights = align_up(shape.depth * 2, chip.eu_bytes)
+    product = align_up(rows * 2, chip.eu_bytes)
+    transposed = ceil_div(shape.depth, chip.lanes) * chip.eu_bytes if shape.rows == 1 else 0
+    return transposed, wide * max(weights, product), wide * weights
+
+
+def emit_a16_tile(
+    emit: Emitter, shape: A16Shape, x: Local, y: Local, memory: TileMemory, *, first: bool
+) -> None:
+    """Emit the compute part of one tile (R21).
+
+    x: [1, rows, 1, K], rows on lanes, or [1, K, 1, 1], a single row on the lanes. y: the tile's columns, [1, rows, 1,
+    columns] or [1, columns, 1, 1] likewise. first: the first tile of these rows, which transposes x for all of them.
+    """
+    rows, columns = (1, y.shape[1]) if y.shape[3] == 1 else (y.shape[1], y.shape[3])
+    transposed, numbers, _ = tile_scratch(emit.chip, shape, rows, columns)
+    begin = memory.scratch + transposed
+    layout = A16Layout(
+        x=(x.address, x.address),
+        weight=(memory.weight, memory.weight),
+        y=(y.address, y.address),
+        scratch=(begin, begin + numbers),
+        partial=0,
+        resident=True,
+        transposed_x=memory.scratch,
+        scale=memory.scale,
+        zero_point=memory.zero_point,
+        bias=memory.bias - memory.weight,
+    )
+    step = _Step(0, rows, 0, columns, 0, shape.depth, 0, 0, 0, loads_x=first, last=True)
+    tiles = A16Tiles(rows, columns, shape.depth, layout)
+    _TileKernel(emit, x.dtype, shape, tiles, (step,), 0, columns, x, y).compute(0)
+
+
+@dataclass(frozen=True)
+class _TileKernel(_Kernel):
+    source: Local
+    result: Local
+
+    def _x(self, step: _Step) -> Local:
+        return self.source
+
+    def _y(self, step: _Step) -> Local:
+        return self.result

@@ -15,6 +15,9 @@ MODES = ("f32", "f16", "bf16", "w8f16", "w8bf16", "w4f16", "w4bf16")
 
 PREFILL_MASKS = ("small", "full")
 
+LARGEST_GROUP = 4096
+"""Most weights that share a scale."""
+
 SEARCHES = (1, 2, 3)
 """Accepted `--opt` values: greedy, dynamic programming, exact on small chains."""
 
@@ -127,9 +130,10 @@ def resolve(
     default_input = max(1, length // 4) if history else length
     rows = default_input if max_input_length is None else max_input_length
     _in_range("--max-input-length", rows, 1, length, "--seq-length")
-    _in_range("--q-group-size", q_group_size, 8, 4096, "4096")
-    if q_group_size % 8:
-        raise UserError(f"--q-group-size {q_group_size} is not a multiple of 8")
+    if q_group_size % 8 or not 8 <= q_group_size <= LARGEST_GROUP:
+        raise UserError(
+            f"--q-group-size {q_group_size} is not accepted; accepted: multiples of 8 from 8 to {LARGEST_GROUP}"
+        )
     if prefill_mask not in PREFILL_MASKS:
         raise UserError(f"--prefill-mask {prefill_mask!r} is unknown; accepted: {', '.join(PREFILL_MASKS)}")
     if batch != 1:

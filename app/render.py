@@ -204,7 +204,7 @@ def memory_views(compilation: Compilation, module: str, found: Mapping[str, Any]
     parts = []
     for arena, size in arena_sizes(compilation, module).items():
         used = sum(row["bytes"] for row in rows if row["arena"] == arena)
-        reuse = f" (reused {used / size:.1f}×)" if arena == "neuron" and size else ""
+        reuse = f" (reused {used / size:.1f}×)" if arena == "neuron" and used > size else ""
         parts.append(f"{arena} {units.size(size)}{reuse}")
     yield Text.assemble((f"{module}{where} · DDR   ", "bold"), " · ".join(parts))
     last = max((row["last_use"] for row in rows), default=0)

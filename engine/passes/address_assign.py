@@ -154,7 +154,7 @@ class AddressAssign(Pass):
 
     def _note(self, neuron: dict[str, Placement], neuron_size: int) -> str:
         total = sum(p.buffer.nbytes for p in neuron.values())
-        reuse = f", reused {total / neuron_size:.1f}x" if neuron_size else ""
+        reuse = f", reused {total / neuron_size:.1f}x" if total > neuron_size else ""
         return f"neuron {neuron_size / 1e6:.3g} MB{reuse}"
 
 

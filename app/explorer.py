@@ -7,7 +7,7 @@ in the app's thread and change the workspace, and the visible screen shows it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,20 +197,19 @@ class Explorer(App[None]):
             self.install_screen(screen, name)
         return self._work_screens[name]
 
-    def action_show_screen(self, name: str) -> None:
-        """Another screen."""
+    def action_show_screen(self, name: str) -> Awaitable[Any] | None:
+        """Another screen; what is returned can be waited for."""
         if self.work is None:
             self.notify("open a model first")
-            return
+            return None
         screen = self.work_screen(name)
         if self.screen is screen:
-            return
+            return None
         while len(self.screen_stack) > 2:
             self.pop_screen()
         if len(self.screen_stack) > 1:
-            self.switch_screen(name)
-        else:
-            self.push_screen(name)
+            return self.switch_screen(name)
+        return self.push_screen(name)
 
     async def run_registered(self, action: Action) -> None:
         """Run an action of the registry from anywhere: on its screen, in a panel that has it."""
@@ -218,7 +217,9 @@ class Explorer(App[None]):
             if self.work is None:
                 self.notify("open a model first")
                 return
-            self.action_show_screen(action.scope)
+            shown = self.action_show_screen(action.scope)
+            if shown is not None:
+                await shown
         name = action.name.partition("(")[0]
         focused = self.screen.focused
         for node in (focused, self.screen, self):

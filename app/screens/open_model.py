@@ -190,9 +190,14 @@ class OpenScreen(Screen[None]):
         self.query_one("#quantize", Select).value = options.quantize
         self.query_one("#seq_length", Input).value = str(options.seq_length)
 
+    @property
+    def is_open(self) -> bool:
+        """The form has not been left while something was being made ready."""
+        return self.is_running and self in self.app.screen_stack
+
     def _add_demos(self, demos: list[Choice]) -> None:
         self.known = [*demos, *(choice for choice in self.known if choice.kind != "demo")]
-        if self.is_mounted:
+        if self.is_open:
             self.list_choices(self.query_one("#path", Input).value)
 
     def list_choices(self, text: str) -> None:
@@ -295,7 +300,7 @@ class OpenScreen(Screen[None]):
 
         def failed(error: Exception) -> None:
             self._opening = False
-            if self.is_mounted:
+            if self.is_open:
                 known = isinstance(error, UserError)
                 self.say(str(error) if known else f"{type(error).__name__}: {error}")
                 self.query_one("#busy", Static).update("mend the path or the options and press enter again")

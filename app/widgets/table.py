@@ -134,6 +134,13 @@ class TableView(LineView):
         self._fit = ()
         self.repaint()
 
+    def _least(self, index: int, natural: int) -> int:
+        """Cells below which a column is not worth showing."""
+        column = self.columns[index]
+        if not column.stretch:
+            return natural
+        return max(10, min(natural, 18)) if column.rank else min(natural, 18)
+
     def _fitted_widths(self) -> tuple[int, ...]:
         """Width of every column in the panel; -1 for those left out."""
         if self._fit:
@@ -143,8 +150,7 @@ class TableView(LineView):
         kept = set(range(len(widths)))
 
         def total() -> int:
-            fixed = sum(min(widths[i], 18) if self.columns[i].stretch else widths[i] for i in kept)
-            return fixed + len(self.GAP) * max(0, len(kept) - 1)
+            return sum(self._least(i, widths[i]) for i in kept) + len(self.GAP) * max(0, len(kept) - 1)
 
         while total() > available and any(self.columns[i].rank for i in kept):
             kept.remove(max(kept, key=lambda i: (self.columns[i].rank, i)))

@@ -15,6 +15,7 @@ from engine.options import CompileOptions
 from engine.passes.address_assign import AddressAssign
 from engine.passes.base import PassContext
 from engine.passes.codegen import Codegen
+from engine.passes.core_parallel import CoreParallel
 from engine.passes.layer_group.apply import apply_plans, mark_bank_conflicts
 from engine.passes.layer_group.layout import Role, read_as, read_weight
 from engine.passes.layer_group.plan import GroupPlan, GroupType, Item, ItemKind, Secs, Slices, TimeStep
@@ -30,8 +31,8 @@ from engine.tpu.memory import ArenaLayout
 Arrays = dict[str, np.ndarray]
 
 
-def options(chip_name: str = "bm1684x") -> CompileOptions:
-    return CompileOptions(chip_name, "bf16", 64, 16, ())
+def options(chip_name: str = "bm1684x", cores: int = 1) -> CompileOptions:
+    return CompileOptions(chip_name, "bf16", 64, 16, (), cores=cores)
 
 
 class RandomTensors:
@@ -212,9 +213,11 @@ class Built:
 Planner = Callable[[Sequence[OpRecord], Chip], Sequence[GroupPlan]]
 
 
-def build(text: str, planner: Planner, *, chip_name: str = "bm1684x", whole: bool = False) -> Built:
-    """Parse a module, apply the planned groups, give addresses and emit instructions."""
-    chosen = options(chip_name)
+def build(
+    text: str, planner: Planner, *, chip_name: str = "bm1684x", whole: bool = False, cores: int = 1
+) -> Built:
+    """Parse a module, apply the planned groups, share them between cores, give addresses and emit instructions."""
+    chosen = options(chip_name, cores)
     with mlir.using(mlir.new_context()):
         module = mlir.parse(text)
         records = mlir.records(module)
@@ -230,6 +233,8 @@ def build(text: str, planner: Planner, *, chip_name: str = "bm1684x", whole: boo
         mark_bank_conflicts(module, chosen.chip)
         mlir.verify(module)
         context = PassContext(spec, None, chosen)  # type: ignore[arg-type]
+        if cores > 1:
+            CoreParallel().run(module, context)
         AddressAssign().run(module, context)
         report = Codegen().run(module, context)
         assert report is not None

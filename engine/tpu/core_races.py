@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.snapshot import BITS
-from engine.tpu.isa import BARRIER, DTYPES, OPERANDS, Arena, Space
+from engine.tpu.extents import byte_runs, extents
+from engine.tpu.isa import BARRIER, OPERANDS, Arena, Space
 
 Array = NDArray[Any]
-
-_WIDTHS = np.array([BITS[name] // 8 for name in DTYPES], np.int64)
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,7 @@ def _accesses(program: np.ndarray, runs: Array | None) -> _Accesses:
         remote = tensor["space"] == Space.DDR
         rows = np.flatnonzero(remote if runs is None else remote & runs)
         picked = tensor[rows]
-        reach = ((picked["shape"].astype(np.int64) - 1) * picked["stride"]).sum(axis=1) + 1
-        start = picked["address"]
-        end = start + reach * _WIDTHS[picked["dtype"]]
+        start, end = extents(picked)
         writes = np.full(len(rows), name == "result")
         arena = picked["arena"]
         parts.append((rows, segment[rows], program["core"][rows], writes, arena, start, end, picked))
@@ -117,7 +113,7 @@ class _Runs:
         """All runs of the accesses."""
         starts, ends, owners = [], [], []
         for index, tensor in enumerate(accesses.tensor):
-            first, length = _runs_of(tensor)
+            first, length = byte_runs(tensor)
             starts.append(first)
             ends.append(first + length)
             owners.append(np.full(len(first), index))
@@ -125,27 +121,6 @@ class _Runs:
         order = np.argsort(start, kind="stable")
         owner = owner[order]
         return cls(start[order], end[order], accesses.instruction[owner], accesses.writes[owner])
-
-
-def _runs_of(tensor: np.void) -> tuple[Array, int]:
-    """First byte of each run of consecutive bytes of a tensor in DDR, and the length of them all."""
-    width = int(_WIDTHS[tensor["dtype"]])
-    dims = sorted(
-        (stride * width, length)
-        for stride, length in zip(tensor["stride"].tolist(), tensor["shape"].tolist(), strict=True)
-        if length > 1 and stride
-    )
-    length = width
-    outer: list[tuple[int, int]] = []
-    for step, count in dims:
-        if step == length and not outer:
-            length *= count
-        else:
-            outer.append((step, count))
-    starts = np.array([int(tensor["address"])], np.int64)
-    for step, count in outer:
-        starts = (starts[:, None] + step * np.arange(count)).reshape(-1)
-    return starts, length
 
 
 def _first(written: _Runs, others: _Accesses, arena: Arena) -> CoreRace | None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from engine.snapshot import BITS, OpRecord, TensorType
+from engine.snapshot import OpRecord, TensorType
 from engine.tpu.chip import Chip
 from engine.tpu.core_races import core_races
 from engine.tpu.cores import core_problems
-from engine.tpu.isa import DTYPES, Arena, Direction, Engine, Opcode, Space
+from engine.tpu.extents import extents
+from engine.tpu.isa import Arena, Direction, Engine, Opcode, Space
 from engine.tpu.memory import ArenaLayout
 
 _FIRST_TIU = 16
-_WIDTHS = np.array([BITS[name] // 8 for name in DTYPES], np.int64)
 _SHOWN = 3
 """Findings of one kind that are listed one by one; the rest are counted."""
 
@@ -113,25 +113,17 @@ def _operands(program: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         yield f"operand {number}", program["operands"][:, number]
 
 
-def _reach(shape: Array, stride: Array, dtype: Array) -> Array:
-    """Bytes from the first element to the end of the last one."""
-    last = ((shape.astype(np.int64) - 1) * stride).sum(axis=1)
-    return np.asarray((last + 1) * _WIDTHS[dtype])
-
-
 def _in_local(name: str, operand: np.ndarray, chip: Chip) -> Iterator[str]:
     local = operand["space"] == Space.LOCAL
     yield from _listed(local & (operand["shape"] < 1).any(axis=1), f"has an empty {name}")
-    shape = operand["shape"].copy()
-    shape[:, 1] = -(-(operand["lane"] + shape[:, 1]) // chip.lanes)
-    end = operand["address"] + _reach(shape, operand["stride"], operand["dtype"])
+    _, end = extents(operand, chip.lanes)
     outside = local & ((operand["address"] < 0) | (end > chip.lmem_bytes) | (operand["lane"] >= chip.lanes))
     yield from _listed(outside, f"has its {name} outside of the {chip.lmem_bytes} bytes of a lane")
 
 
 def _in_arena(name: str, operand: np.ndarray, layout: ArenaLayout) -> Iterator[str]:
     remote = operand["space"] == Space.DDR
-    end = operand["address"] + _reach(operand["shape"], operand["stride"], operand["dtype"])
+    _, end = extents(operand)
     for arena in Arena:
         mine = remote & (operand["arena"] == arena)
         outside = mine & ((operand["address"] < 0) | (end > layout.size[arena]))
@@ -159,8 +151,7 @@ def _foreign(program: np.ndarray, ops: Sequence[OpRecord], layout: ArenaLayout) 
             remote = part["space"] == Space.DDR
             if not remote.any():
                 continue
-            start = base[np.where(remote, part["arena"], 0)] + part["address"]
-            end = start + _reach(part["shape"], part["stride"], part["dtype"])
+            start, end = (base[np.where(remote, part["arena"], 0)] + at for at in extents(part))
             reads = name != "result"
             allowed = _ranges(op.operand_types if reads else op.result_types)
             fits = np.zeros(len(rows), bool)

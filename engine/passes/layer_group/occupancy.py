@@ -18,20 +18,9 @@ from engine.passes.layer_group.slicing import Cut, Sliced, backward
 from engine.passes.layer_group.view import GroupItem, GroupView, whole_shape
 from engine.tpu.chip import Chip
 from engine.tpu.emit import Emitter
-from engine.tpu.isa import Engine, Local, Shape4
+from engine.tpu.group_memory import IN_PLACE, Touch, touches
+from engine.tpu.isa import Local, Shape4
 from engine.tpu.ops.group import WEIGHT
-
-IN_PLACE = frozenset({"Add", "Mul"})
-"""Kinds of ops whose result may lie where an operand lies that dies with it: each element is read before written."""
-
-
-@dataclass(frozen=True)
-class Touch:
-    """An engine reads or writes a buffer. item: id."""
-
-    time: int
-    engine: Engine
-    item: int
 
 
 @dataclass(frozen=True)
@@ -75,23 +64,8 @@ class LiveBuffer:
 
 def live_buffers(view: GroupView) -> tuple[LiveBuffer, ...]:
     """Every buffer of a group, in the order of the region. Reshapes add to the buffer that they read."""
-    rows, row_of = len(view.steps), {n: row for row, ids in enumerate(view.steps) for n in ids}
-    touches: dict[int, list[Touch]] = {}
-    root: dict[str, GroupItem] = {}
-    for item in view.items.values():
-        engine = Engine.TIU if item.kind is ItemKind.COMPUTE else Engine.GDMA
-        touch = Touch(item.ginfo.stage * rows + row_of[item.ginfo.id], engine, item.ginfo.id)
-        sources = [root[value] for value in item.record.operands if value in root]
-        if item.kind is ItemKind.COMPUTE and not item.moves:
-            root[item.value] = sources[0]
-            continue
-        for source in sources:
-            touches[source.ginfo.id].append(touch)
-        if item.kind is not ItemKind.STORE:
-            root[item.value] = item
-            touches[item.ginfo.id] = [touch]
     found = []
-    for number, touched in touches.items():
+    for number, touched in touches(view.items.values(), view.steps).items():
         item = view.items[number]
         weight = item.record.attributes.get("lmem_type") == WEIGHT
         kind = BufferKind.WEIGHT if weight else BufferKind.ACTIVATION
@@ -103,7 +77,9 @@ def live_buffers(view: GroupView) -> tuple[LiveBuffer, ...]:
     return tuple(found)
 
 
-def _buffer(item: GroupItem, kind: BufferKind, place: tuple[int, int], touches: list[Touch]) -> LiveBuffer:
+def _buffer(
+    item: GroupItem, kind: BufferKind, place: tuple[int, int], touched: tuple[Touch, ...]
+) -> LiveBuffer:
     record = item.record
     return LiveBuffer(
         item.value,
@@ -113,7 +89,7 @@ def _buffer(item: GroupItem, kind: BufferKind, place: tuple[int, int], touches: 
         item.held,
         item.ginfo.id,
         record.result_types[0].dtype,
-        tuple(touches),
+        touched,
     )
 
 

@@ -290,6 +290,11 @@ def attributes_of(operation: ir.Operation) -> dict[str, Any]:
     }
 
 
+def attribute(operation: ir.Operation, name: str) -> Any:
+    """One attribute as a plain value; None for one that the op does not have."""
+    return from_attribute(operation.attributes[name]) if name in operation.attributes else None
+
+
 def _segments(declaration: type[Op], operands: int, results: int) -> dict[str, ir.Attribute]:
     """The segment attributes of an op with these numbers of operands and results."""
     found = {}

@@ -119,7 +119,7 @@ class AddressAssign(Pass):
     ) -> dict[str, Placement]:
         """Placement of everything else by liveness."""
         buffers: dict[int, Buffer] = {}
-        spans = spans_of([mlir.attributes_of(op).get("group_parallel") for op in operations])
+        spans = spans_of([mlir.attribute(operation, "group_parallel") for operation in operations])
         for index, operation in enumerate(operations):
             for value in operation.results:
                 root = values.root(value)

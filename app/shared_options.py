@@ -70,6 +70,13 @@ SHARED: dict[str, Any] = {
             "Search for layer groups: 1 greedy, 2 cheapest cut, 3 exact for small groups (default 2).",
         ),
     ],
+    "fuse_weights": Annotated[
+        bool | None,
+        _option(
+            "--fuse-weights",
+            "Layer groups may hold quantised products: weights come tile by tile, activations stay (default: no).",
+        ),
+    ],
     "force_group": Annotated[
         list[str] | None,
         typer.Option(

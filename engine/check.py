@@ -18,6 +18,8 @@ from engine.compiler import Compilation
 from engine.errors import CompileError, UserError
 from engine.merge import layout_of
 from engine.passes.layer_group.occupancy import bank_conflicts, problems, slice_problems
+from engine.passes.layer_group.plan import GroupType
+from engine.passes.layer_group.stream.check import stream_bank_conflicts, stream_problems
 from engine.passes.layer_group.view import GroupView, group_indices, read_group
 from engine.snapshot import Snapshot, is_computation
 from engine.stages import Kind, ModuleSpec
@@ -131,10 +133,12 @@ def _unaddressed(snapshot: Snapshot) -> Iterator[str]:
 def _check_group(view: GroupView, compilation: Compilation) -> Iterator[str]:
     chip = compilation.options.chip
     where = f"group at {view.record.location} (record {view.index})"
-    for message in (*problems(view, chip), *slice_problems(view, chip)):
+    streams = view.type is GroupType.STREAM
+    found = stream_problems(view, chip) if streams else [*problems(view, chip), *slice_problems(view, chip)]
+    for message in found:
         yield f"{where}: {message}"
     noted = set(view.record.attributes.get("bank_conflicts", ()))
-    for number in bank_conflicts(view, chip):
+    for number in stream_bank_conflicts(view, chip) if streams else bank_conflicts(view, chip):
         if number not in noted:
             location = view.items[number].record.location
             yield f"{where}: {location} shares a bank with the other engine, which is not noted"

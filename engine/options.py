@@ -50,7 +50,8 @@ class CompileOptions:
     seq_length: S, rows of history. max_input_length: L, rows of one prefill. decode_chunks: cache lengths of the decode
     variants, largest first, all below S. history: prefill_kv modules exist. layer_group: ops are put into layer groups;
     opt: how they are searched for (SEARCHES); force_group: groups wanted in any case, each `MODULE:a..b` with the first
-    and last index of its ops in the module's records.
+    and last index of its ops in the module's records. fuse_weights: groups may hold quantised products, whose weights
+    come tile by tile.
     """
 
     chip_name: str
@@ -68,6 +69,7 @@ class CompileOptions:
     opt: int = 2
     layer_group: bool = True
     force_group: tuple[str, ...] = ()
+    fuse_weights: bool = False
 
     def forced_groups(self, modules: Collection[str]) -> list[tuple[int, int]]:
         """(first, last) op of each forced group of a module that goes by these names."""
@@ -114,6 +116,7 @@ def resolve(
     opt: int = 2,
     layer_group: bool = True,
     force_group: Sequence[str] = (),
+    fuse_weights: bool = False,
 ) -> CompileOptions:
     """Fill in defaults for a model and check everything.
 
@@ -143,6 +146,10 @@ def resolve(
         raise UserError(f"--opt {opt} is unknown; accepted: {', '.join(map(str, SEARCHES))}")
     if force_group and not layer_group:
         raise UserError("--force-group needs layer groups; leave out --no-layer-group")
+    if fuse_weights and not layer_group:
+        raise UserError("--fuse-weights needs layer groups; leave out --no-layer-group")
+    if fuse_weights and cores > 1:
+        raise UserError(f"--fuse-weights runs on one core; leave out --cores {cores} or --fuse-weights")
     for text in force_group:
         _forced_group(text)
     return CompileOptions(
@@ -161,6 +168,7 @@ def resolve(
         opt=opt,
         layer_group=layer_group,
         force_group=tuple(force_group),
+        fuse_weights=fuse_weights,
     )
 
 

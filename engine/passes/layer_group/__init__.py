@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class LayerGroup(Pass):
     """Puts consecutive ops into groups that keep their tensors in local memory, so that what one makes and the next
     reads never goes to DDR. A group runs slice by slice, loads and stores beside its computations, with an address in
-    local memory and a time step for everything. `--no-layer-group` leaves all ops global; `--opt` sets the search."""
+    local memory and a time step for everything. `--no-layer-group` leaves all ops global; `--opt` sets the search;
+    `--fuse-weights` lets groups hold quantised products, their weights streamed tile by tile."""
 
     name = "layer-group"
 
@@ -25,13 +26,15 @@ class LayerGroup(Pass):
         from engine import mlir
         from engine.passes.layer_group.apply import apply_plans, mark_bank_conflicts
         from engine.passes.layer_group.search import plan_groups
+        from engine.passes.layer_group.stream.search import plan_fused
 
         options = context.options
         if not options.layer_group:
             return PassReport(("off",))
         records = mlir.records(module)
         forced = options.forced_groups(context.spec.names)
-        report = plan_groups(records, options.chip, opt=options.opt, forced=forced)
+        search = plan_fused if options.fuse_weights else plan_groups
+        report = search(records, options.chip, opt=options.opt, forced=forced)
         apply_plans(module, records, report.groups)
         mark_bank_conflicts(module, options.chip)
         return PassReport((_note(report),), report)

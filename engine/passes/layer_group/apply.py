@@ -8,7 +8,9 @@ from engine import mlir
 from engine.errors import CompileError
 from engine.op import VARIADIC_LIMIT
 from engine.passes.layer_group.occupancy import bank_conflicts
-from engine.passes.layer_group.plan import GroupPlan, Item, ItemKind
+from engine.passes.layer_group.plan import GroupPlan, GroupType, Item, ItemKind
+from engine.passes.layer_group.stream.check import stream_bank_conflicts
+from engine.passes.layer_group.stream.ginfo import ir_items, stream_ginfo
 from engine.passes.layer_group.view import GROUP, group_indices, read_group
 from engine.snapshot import OpRecord, TensorType
 from engine.tpu.chip import Chip
@@ -47,7 +49,7 @@ class _Builder:
         self.operations, self.records, self.values = operations, records, values
         self.plan = plan
         self.members = [operations[index] for index in plan.records]
-        self.items = sorted(plan.items, key=lambda item: item.id)
+        self.items = sorted(ir_items(plan), key=lambda item: item.id)
         self.loads = [item for item in self.items if item.kind is ItemKind.LOAD]
         self.stores = [item for item in self.items if item.kind is ItemKind.STORE]
         self.local: dict[str, mlir.Value] = {}
@@ -105,6 +107,7 @@ class _Builder:
             "flow": plan.flow,
             "swpipl_stage_num": plan.stages,
             "group_type": int(plan.type),
+            **({"row_idx": list(plan.row_starts)} if plan.row_starts else {}),
         }
         with mlir.before(self.members[-1]):
             return mlir.build(
@@ -149,6 +152,8 @@ class _Builder:
 
 def ginfo_of(item: Item, plan: GroupPlan) -> Ginfo:
     """The attribute of an item."""
+    if plan.type is GroupType.STREAM:
+        return stream_ginfo(item, plan)
     return Ginfo(
         item.out_address,
         item.out_bytes,
@@ -168,6 +173,8 @@ def mark_bank_conflicts(module: mlir.Module, chip: Chip) -> None:
     records = mlir.records(module)
     groups = [operation for operation in mlir.body_operations(module) if operation.name == GROUP]
     for index, operation in zip(group_indices(records), groups, strict=True):
-        found = bank_conflicts(read_group(records, index), chip)
+        view = read_group(records, index)
+        conflicts = stream_bank_conflicts if view.type is GroupType.STREAM else bank_conflicts
+        found = conflicts(view, chip)
         if found:
             mlir.set_attribute(operation, "bank_conflicts", found)

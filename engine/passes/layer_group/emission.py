@@ -6,8 +6,9 @@ from functools import cache
 from typing import Any
 
 from engine.op import REGISTRY
-from engine.passes.layer_group.plan import ItemKind
+from engine.passes.layer_group.plan import GroupType, ItemKind
 from engine.passes.layer_group.slicing import number_of
+from engine.passes.layer_group.stream.emission import emit_stream
 from engine.passes.layer_group.view import GroupItem, GroupView, whole_shape
 from engine.snapshot import TensorType
 from engine.tpu.cores import CoreUse
@@ -21,6 +22,9 @@ def emit_group(view: GroupView, emit: Emitter) -> None:
 
     Raises ValueError for slices that no kernel takes.
     """
+    if view.type is GroupType.STREAM:
+        emit_stream(view, emit)
+        return
     emit.begin(view.index, view.record)
     use, whole = CoreUse.of(view.record) or CoreUse((0,)), (0, view.secs.slices)
     for place, core in enumerate(use.cores):

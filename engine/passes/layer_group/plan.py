@@ -10,11 +10,16 @@ from enum import IntEnum, StrEnum
 
 
 class GroupType(IntEnum):
-    """How tensors of a group are read as [n, c, d, h, w]; numbers as in TPU-MLIR."""
+    """How tensors of a group are read as [n, c, d, h, w]; numbers as in TPU-MLIR, but for STREAM, which is ours.
+
+    STREAM: weights come tile by tile (`--fuse-weights`). Such a group has one slice and one stage: `flow` lists the
+    time steps of all its tiles, and an op runs once for each of its pieces, under ids that count up from its own.
+    """
 
     NORMAL = 0
     SMALL_C = 2
     MM = 4
+    STREAM = 16
 
 
 class ItemKind(StrEnum):
@@ -69,7 +74,8 @@ class Item:
     value loaded, computed (first result) or stored. stage: pipeline stage 0, 1 or 2: at pipeline step p the item
     works on slice p - stage. held: loaded once for all slices. out_address, out_bytes: the value in local memory
     (bytes per lane); buffer_address, buffer_bytes: scratch. eu_align: channels padded to EU bytes. slices: of the
-    value.
+    value. In a STREAM group an item is one run of an op on one piece, and out_address is that piece's if `own_place`,
+    that of the whole value otherwise.
     """
 
     id: int
@@ -84,6 +90,7 @@ class Item:
     buffer_bytes: int
     eu_align: bool
     slices: Slices
+    own_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,8 @@ class LmemBuffer:
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """One group. records: indices of its op records in program order. cycles: of the whole group, all slices."""
+    """One group. records: indices of its op records in program order. cycles: of the whole group, all slices.
+    row_starts: of a STREAM group, the first row of each slice of rows that goes through all its ops."""
 
     records: tuple[int, ...]
     type: GroupType
@@ -126,6 +134,7 @@ class GroupPlan:
     buffers: tuple[LmemBuffer, ...]
     cycles: int
     peak_bytes: int
+    row_starts: tuple[int, ...] = ()
 
     @property
     def flow(self) -> list[int]:

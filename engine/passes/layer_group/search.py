@@ -30,13 +30,19 @@ def plan_groups(
     if opt not in (GREEDY, CHEAPEST, EXACT):
         raise UserError(f"--opt {opt} is unknown; accepted: 1 (greedy), 2 (cheapest cut), 3 (exact)")
     program = Program.of(ops, chip)
-    chains = program.chains()
+    return plan_chains(program, program.chains(), opt, forced)
+
+
+def plan_chains(
+    program: Program, chains: Sequence[tuple[int, ...]], opt: int, forced: Sequence[tuple[int, int]]
+) -> LayerGroupReport:
+    """The groups of some chains of a module; arguments and report as of `plan_groups`."""
     demands = check_demands(program, chains, forced)
     groups: list[GroupPlan] = []
     explanations: list[Explanation] = []
     global_cycles: dict[int, int] = {}
     for indices in chains:
-        chain = Chain(program, indices, prices_of(chip), opt)
+        chain = Chain(program, indices, prices_of(program.chip), opt)
         parts = _cut(chain, [(first, last) for first, last in demands if first in indices])
         for number, part in enumerate(parts):
             if part.first == part.last:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from engine.errors import CompileError, VerifyError
 from engine.passes.layer_group.layout import Role, read_as, read_weight
@@ -19,12 +20,13 @@ _KINDS = {"Load": ItemKind.LOAD, "Store": ItemKind.STORE}
 
 @dataclass(frozen=True)
 class GroupItem:
-    """One op of a group. index: of its record."""
+    """One op of a group, or (in a STREAM group) its run number `run`. index: of its record."""
 
     index: int
     record: OpRecord
     kind: ItemKind
     ginfo: Ginfo
+    run: int = 0
 
     @property
     def value(self) -> str:
@@ -104,6 +106,8 @@ def read_group(ops: Sequence[OpRecord], index: int) -> GroupView:
         items[item.ginfo.id] = item
     steps = _steps(group.attributes["flow"])
     listed = {number for step in steps for number in step}
+    if group.attributes["group_type"] == GroupType.STREAM:
+        items = _runs(items, listed)
     if listed != set(items):
         raise CompileError(
             f"{group.name} at {group.location}: flow runs ids {sorted(listed)}, the group has {sorted(items)}"
@@ -142,6 +146,17 @@ def _steps(flow: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, steps))
 
 
+def _runs(items: Mapping[int, GroupItem], listed: Collection[int]) -> dict[int, GroupItem]:
+    """Every run of every op: its ids are those that `flow` lists from its own on, up to the next op's."""
+    first = sorted(items)
+    found = {}
+    for number in sorted(listed):
+        at = bisect_right(first, number) - 1
+        if at >= 0:
+            found[number] = replace(items[first[at]], run=number - first[at])
+    return found | {number: item for number, item in items.items() if number not in found}
+
+
 def _check_item(item: GroupItem, view: GroupView) -> None:
     where = f"{item.record.name} at {item.record.location}"
     if item.ginfo.stage >= view.stages:
@@ -149,7 +164,7 @@ def _check_item(item: GroupItem, view: GroupView) -> None:
     if item.ginfo.group_type != view.type:
         raise CompileError(f"{where}: group_type {item.ginfo.group_type} in a group of type {int(view.type)}")
     for count, starts in zip(view.secs.as_tuple(), item.ginfo.starts, strict=True):
-        if len(starts) not in (1, count):
+        if len(starts) not in (1, count) and view.type is not GroupType.STREAM:
             raise CompileError(f"{where}: {len(starts)} slices where the group has {count}")
     if item.kind is not ItemKind.LOAD:
         operands = zip(item.record.operands, item.record.operand_types, strict=True)

@@ -1,0 +1,209 @@
+"""Which parts of a module's chains stream their weights: those for which nothing else is cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from engine.passes.layer_group.chains import Program
+from engine.passes.layer_group.cost import prices_of, structure
+from engine.passes.layer_group.cutting import Chain, Part, cut_cheapest
+from engine.passes.layer_group.explain import Costs, Neighbourhood, explain
+from engine.passes.layer_group.placing import named
+from engine.passes.layer_group.plan import Alternative, Explanation, GroupPlan, LayerGroupReport
+from engine.passes.layer_group.search import check_chip, plan_chains
+from engine.passes.layer_group.stream.chain import Stream, StreamError, stream_of, stretches
+from engine.passes.layer_group.stream.planned import stream_plan
+from engine.passes.layer_group.stream.prices import StreamPrices, stream_prices
+from engine.passes.layer_group.stream.trial import Trial, least_cycles, try_stream
+from engine.snapshot import OpRecord
+from engine.tpu.chip import Chip
+
+_TRIALS: dict[tuple[object, ...], Trial] = {}
+"""What was found out about streams, by structure: the modules of a layer have much the same ones."""
+_LEAST: dict[tuple[object, ...], float] = {}
+
+
+def plan_fused(
+    ops: Sequence[OpRecord], chip: Chip, *, opt: int, forced: Sequence[tuple[int, int]] = ()
+) -> LayerGroupReport:
+    """The groups of a module with `--fuse-weights`: streamed ones where they are cheaper, the usual ones elsewhere.
+
+    Arguments, report and errors as of `plan_groups`; a forced group is never streamed.
+    """
+    check_chip(chip)
+    program = Program.of(ops, chip)
+    demanded = {index for first, last in forced for index in range(first, last + 1)}
+    streamed: list[tuple[GroupPlan, Explanation]] = []
+    for indices in _without(stretches(program), demanded):
+        streamed += _cut(StreamChain(program, indices, prices_of(chip), opt))
+    taken = {index for plan, _ in streamed for index in plan.records}
+    rest = plan_chains(program, _without(program.chains(), taken), opt, forced)
+    left = [(group, why) for group, why in zip(rest.groups, rest.explanations, strict=True)]
+    found = sorted([*streamed, *left], key=lambda pair: pair[0].records)
+    return LayerGroupReport(
+        tuple(plan for plan, _ in found),
+        tuple(replace(why, group=number) for number, (_, why) in enumerate(found)),
+        rest.global_cycles,
+    )
+
+
+def _without(chains: Sequence[tuple[int, ...]], taken: set[int]) -> list[tuple[int, ...]]:
+    """The chains, cut at the ops that are taken."""
+    found: list[tuple[int, ...]] = []
+    for chain in chains:
+        part: list[int] = []
+        for index in chain:
+            if index not in taken:
+                part.append(index)
+            elif part:
+                found.append(tuple(part))
+                part = []
+        found += [tuple(part)] if part else []
+    return found
+
+
+def _cut(chain: StreamChain) -> Iterator[tuple[GroupPlan, Explanation]]:
+    """The streamed parts of the cheapest cut, with why they are as they are."""
+    parts = cut_cheapest(chain, [(at, at) for at in range(len(chain.indices))])
+    for number, part in enumerate(parts):
+        if chain.is_streamed(part.first, part.last):
+            yield chain.stream_plan(part), _explanation(chain, parts, number)
+
+
+def _explanation(chain: StreamChain, parts: Sequence[Part], number: int) -> Explanation:
+    part = parts[number]
+    before, after = (
+        (parts[at].first, parts[at].last) if 0 <= at < len(parts) else None for at in (number - 1, number + 1)
+    )
+    place = Neighbourhood(chain.program, chain.indices, part.first, part.last, before, after)
+    found = explain(0, place, Costs(chain.joined, chain.best), chain.stream(part.first, part.last).attempts)
+    apart = sum(
+        chain.prices.globally(chain.program.ops[i]) for i in chain.indices[part.first : part.last + 1]
+    )
+    alone = Alternative("without streaming, op by op", part.cycles, apart)
+    return replace(found, alternatives=(alone, *found.alternatives))
+
+
+@dataclass
+class StreamChain(Chain):
+    """Ops that can be streamed, some of which can also be in groups of the usual kind."""
+
+    _streams: dict[tuple[int, int], Trial] = field(default_factory=dict)
+    _bounds: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def stream(self, first: int, last: int) -> Trial:
+        """The ops from `first` to `last` (positions) as a streamed group."""
+        key = (first, last)
+        if key not in self._streams:
+            self._streams[key] = self._try_stream(first, last)
+        return self._streams[key]
+
+    def is_streamed(self, first: int, last: int) -> bool:
+        """Whether a part is cheaper streamed than otherwise."""
+        cost = self._otherwise(first, last)
+        return self.stream(first, last).rank < (inf if cost is None else cost)
+
+    def stream_plan(self, part: Part) -> GroupPlan:
+        """The plan of a streamed part."""
+        placed = self.stream(part.first, part.last).placed
+        assert placed is not None
+        indices = self.indices[part.first : part.last + 1]
+        names = {number: name for name, number in _numbers(self.program, indices).items()}
+        return named(stream_plan(placed), names, indices)
+
+    def joined(self, first: int, last: int) -> tuple[int | None, str]:
+        """Cycles of a part as one group, and why it cannot be one."""
+        if first == last:
+            return None, "it is alone"
+        return self.cost(first, last), self.stream(first, last).reason
+
+    # -- as the search asks ------------------------------------------------------------------------------------------
+
+    def cost(self, first: int, last: int) -> int | None:
+        """Cycles of a part: streamed, as a group of the usual kind, or of one op run globally."""
+        cost = self._otherwise(first, last)
+        rank = self.stream(first, last).rank
+        return int(min(rank, inf if cost is None else cost)) if cost is not None or rank < inf else None
+
+    def least(self, first: int, last: int) -> float:
+        """Cycles that a part takes at least."""
+        key = (first, last)
+        if key not in self._bounds:
+            otherwise = super().least(first, last) if self._is_local(first, last) else inf
+            if first == last:
+                otherwise = self.prices.globally(self.program.ops[self.indices[first]])
+            self._bounds[key] = min(otherwise, self._least_streamed(first, last))
+        return self._bounds[key]
+
+    def _otherwise(self, first: int, last: int) -> int | None:
+        if first == last or self._is_local(first, last):
+            return super().cost(first, last)
+        return None
+
+    def _is_local(self, first: int, last: int) -> bool:
+        """Whether a part can be a group of the usual kind: ops that can, one right behind the other."""
+        indices = self.indices[first : last + 1]
+        return any(set(indices) <= set(chain) for chain in self.program.chains())
+
+    # -- streams, by structure ---------------------------------------------------------------------------------------
+
+    def _least_streamed(self, first: int, last: int) -> float:
+        try:
+            stream, key = self._renamed(first, last)
+        except StreamError:
+            return inf
+        if key not in _LEAST:
+            _LEAST[key] = least_cycles(stream, self._stream_prices)
+        return _LEAST[key]
+
+    def _try_stream(self, first: int, last: int) -> Trial:
+        try:
+            stream, key = self._renamed(first, last)
+        except StreamError as error:
+            return Trial(None, (), str(error))
+        if key not in _TRIALS:
+            _TRIALS[key] = try_stream(stream, self._stream_prices)
+        return _TRIALS[key]
+
+    @property
+    def _stream_prices(self) -> StreamPrices:
+        return stream_prices(self.prices.chip)
+
+    def _renamed(self, first: int, last: int) -> tuple[Stream, tuple[object, ...]]:
+        """A part as a stream of numbered values, and what it has in common with equal ones. Raises StreamError."""
+        program, indices = self.program, self.indices[first : last + 1]
+        stream_of(program, indices)
+        numbers = _numbers(program, indices)
+        records = tuple(_numbered(program.ops[index], numbers) for index in indices)
+        weights = frozenset(numbers[v] for v in program.weights if v in numbers)
+        kept = {
+            numbers[v]
+            for at, record in enumerate(program.ops)
+            if at not in indices
+            for v in record.operands
+            if v in numbers
+        }
+        outside = OpRecord("func.return", tuple(sorted(kept)), (), (), (), {}, ())
+        made = {v for record in records for v in record.results}
+        same = Program((*records, outside), program.chip, weights, {})
+        key: tuple[object, ...] = (id(self.prices), weights, tuple(sorted(kept & made)))
+        key += tuple((record.operands, record.results, structure(record)) for record in records)
+        return stream_of(same, range(len(records))), key
+
+
+def _numbers(program: Program, indices: Sequence[int]) -> dict[str, str]:
+    """Each value's number in the order of the ops."""
+    values: dict[str, None] = {}
+    for index in indices:
+        values.update(dict.fromkeys((*program.ops[index].operands, *program.ops[index].results)))
+    return {value: str(number) for number, value in enumerate(values)}
+
+
+def _numbered(record: OpRecord, numbers: dict[str, str]) -> OpRecord:
+    return replace(
+        record,
+        operands=tuple(numbers[v] for v in record.operands),
+        results=tuple(numbers[v] for v in record.results),
+    )

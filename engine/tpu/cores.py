@@ -27,6 +27,8 @@ CORE_ATTRIBUTES: Mapping[str, type | tuple[type, ...]] = {
 }
 """The attributes and their types; every op of the chip may have them."""
 
+_NAMES = frozenset(CORE_ATTRIBUTES)
+
 Range = tuple[int, int]
 """Start and length."""
 
@@ -137,7 +139,7 @@ def narrowed(op: OpRecord, dim: int, part: Range, operands: Iterable[int]) -> Op
 def verify_cores(op: OpRecord) -> None:
     """Check the attributes of one op. Raises VerifyError with the reason."""
     attributes = op.attributes
-    if not attributes.keys() & CORE_ATTRIBUTES.keys():
+    if _NAMES.isdisjoint(attributes):
         return
     if "run_core_id" not in attributes:
         given = ", ".join(name for name in CORE_ATTRIBUTES if name in attributes)

@@ -130,7 +130,7 @@ def cut_cheapest(chain: Chain, units: Sequence[Unit]) -> list[Part]:
         for start in range(end + 1):
             costs[start, end] = chain.least(units[start][0], units[end][1])
     while True:
-        path = _shortest(costs, len(units))
+        path = shortest(costs, len(units))
         open_parts = [part for part in path if part not in tried]
         if not open_parts:
             return [Part(units[a][0], units[b][1], int(costs[a, b])) for a, b in path]
@@ -140,7 +140,7 @@ def cut_cheapest(chain: Chain, units: Sequence[Unit]) -> list[Part]:
             tried.add((start, end))
 
 
-def _shortest(costs: Mapping[Unit, float], count: int) -> list[Unit]:
+def shortest(costs: Mapping[Unit, float], count: int) -> list[Unit]:
     """The parts, of units 0 to count - 1, with the least sum of costs."""
     best: list[tuple[float, int, int]] = [(0, 0, 0)]
     for end in range(count):

@@ -24,8 +24,8 @@ MAX_SLICES = 64
 """Slices of rows that are tried at most."""
 _GOOD = 1.05
 """More slices of rows are not tried for a group that takes at most this many times what its busier engine does."""
-_ROUNDED = 0.99
-"""Prices of tiles are rounded, so that their sum may be a little less than the price of the whole."""
+_ROUNDED = 500
+"""Cycles by which the sum of the prices of tiles may be less than the price of the whole: each is rounded down."""
 RESIDENT_SHARE = 8
 """Scales and zero points of a whole product stay in local memory if they take at most this part of it."""
 
@@ -98,7 +98,7 @@ def least_cycles(stream: Stream, prices: StreamPrices) -> float:
     last = len(stream.products) - 1
     begin = sum(plain.price(run) for run in plain.runs if run.step == 0 and run.track.role is Role.ROWS)
     end = plain.tile_cycles(last, tiler.units[last])[0]
-    return float(_ROUNDED * max(computing + begin, moving + end))
+    return float(max(computing + begin, moving + end) - _ROUNDED)
 
 
 def _row_cuts(rows: int, lanes: int) -> Iterator[tuple[Range, ...]]:
@@ -142,6 +142,10 @@ _VARIATIONS: tuple[dict[str, object], ...] = (
 )
 
 
+_WORTH_SMALLER = 0.997
+"""What the cycles must fall to for smaller tiles: many of them make long programs."""
+
+
 def _fit(stream: Stream, rows: Sequence[Range], prices: StreamPrices) -> Placed | Full:
     """The largest tiles that fit, then whatever is cheaper."""
     tiler = _Tiler(stream, rows, prices)
@@ -161,7 +165,9 @@ def _fit(stream: Stream, rows: Sequence[Range], prices: StreamPrices) -> Placed 
         if cut == found.schedule.cut:
             continue
         other = _place(tiler, cut)
-        if isinstance(other, Placed) and other.cycles < found.cycles:
+        if isinstance(other, Placed) and other.cycles < found.cycles * (
+            _WORTH_SMALLER if "smaller" in variation else 1
+        ):
             found, choice = other, changed
     return found
 

@@ -238,7 +238,7 @@ class Runtime:
                 f"the history is full: {self._filled} of --seq-length {self.options.seq_length} rows"
             )
         spec = self.decode_module(self._filled)
-        states = self._embed(self._one(Kind.EMBEDDING, Stage.DECODE), np.array([[token]], np.int32))
+        states = self._embed(self._one(Kind.EMBEDDING, Stage.DECODE), np.array([[token]], np.int32), 1)
         mask = np.full((1, 1, 1, spec.cache + 1), MASKED_SCORE, np.float32)
         mask[..., : self._filled] = 0
         mask[..., -1] = 0
@@ -248,9 +248,13 @@ class Runtime:
     def head(self, hidden: np.ndarray) -> dict[str, np.ndarray]:
         """Outputs of lm_head for a hidden state [1, H]: `token_id` or `logits`, by how the program was compiled.
 
-        The interpreter gives `logits` in any case.
+        The interpreter gives `logits` in any case. Raises UserError when they are not finite.
         """
-        return self._head(Kind.LM_HEAD).run({"hidden_states": hidden})
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self._head(Kind.LM_HEAD).run({"hidden_states": hidden})
+        if "logits" in found:
+            self._require_finite(found["logits"], "lm_head")
+        return found
 
     @property
     def filled(self) -> int:
@@ -349,20 +353,35 @@ class Runtime:
             extra["attention_mask"] = hidden_keys[None, None]
         if "history_length" in needed:
             extra["history_length"] = np.array([self._filled], np.int32)
-        states = self._embed(self._one(Kind.EMBEDDING, Stage.PREFILL), ids)
+        states = self._embed(self._one(Kind.EMBEDDING, Stage.PREFILL), ids, count)
         return self._run_blocks(spec, states, extra, count)[:, count - 1]
 
     # -- running modules -------------------------------------------------------------------------------------------
 
-    def _embed(self, spec: ModuleSpec, ids: np.ndarray) -> np.ndarray:
-        return self._executor(spec).run({"input_ids": ids})["output_states"]
+    def _embed(self, spec: ModuleSpec, ids: np.ndarray, rows: int) -> np.ndarray:
+        states = self._executor(spec).run({"input_ids": ids})["output_states"]
+        self._require_finite(states[:, :rows], "the embedding")
+        return states
+
+    def _require_finite(self, values: np.ndarray, where: str) -> None:
+        """Raise UserError for NaN and infinity: what is computed from them means nothing."""
+        if not np.isfinite(values).all():
+            half = self.options.mode.half
+            range_ = (
+                "" if half == "f32" else f", or a value is beyond the range of {half}: try --quantize f32"
+            )
+            raise UserError(
+                f"{self.program.config.name}: {where} computes NaN or infinity; a weight is damaged{range_}"
+            )
 
     def _run_blocks(
         self, first: ModuleSpec, states: np.ndarray, extra: Mapping[str, np.ndarray], rows: int
     ) -> np.ndarray:
         """All layers over new rows, of which `rows` are kept in the KV regions; the last layer's output states."""
-        for layer in self._stack(first):
-            states = layer.executor.run({"input_states": states, **extra}, layer.regions)["output_states"]
+        for number, layer in enumerate(self._stack(first)):
+            with np.errstate(over="ignore", invalid="ignore"):
+                states = layer.executor.run({"input_states": states, **extra}, layer.regions)["output_states"]
+            self._require_finite(states[:, :rows], f"layer {number}")
             self.kv.move(layer.regions, layer.slot, self._filled, rows)
         self._filled += rows
         return states

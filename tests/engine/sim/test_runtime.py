@@ -22,6 +22,8 @@ from golden.cases import (
     TOKENS,
 )
 from running import compiled_runtime, cosine, forced_logits, weights_of
+from safetensors.numpy import load_file, save_file
+from tiny import write_tiny
 
 from engine.compiler import open_model
 from engine.errors import UserError
@@ -29,6 +31,7 @@ from engine.sim.interpreter import Interpreter, PreparedWeights, Regions
 from engine.sim.runtime import GeneratedToken, ModuleExecutor, Runtime, Sampling
 from engine.snapshot import Snapshot
 from engine.stages import ModuleSpec
+from engine.top.checkpoint.tensors import EMBEDDING, LM_HEAD
 from engine.tpu.weights import TensorSource
 
 HALF_COSINE = 0.9995
@@ -388,6 +391,29 @@ def test_model_that_memory_cannot_hold_is_refused(
     monkeypatch.setattr("engine.sim.runtime._physical_memory", lambda: 4 * linears)
     with pytest.raises(UserError, match=r"takes 0 GB of memory for its weights in float32"):
         Runtime(runtime.program, weights_of(open_model(folders("llama"))))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value", "where"),
+    [
+        (EMBEDDING, np.nan, "the embedding"),
+        ("model.layers.1.mlp.down_proj.weight", np.inf, "layer 1"),
+        (LM_HEAD, np.nan, "lm_head"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_no_text(
+    tmp_path: Path, tensor: str, value: float, where: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    # GIVEN a checkpoint with a damaged weight
+    path = write_tiny(tmp_path / "damaged", "llama", dtype="f32")
+    tensors = load_file(path / "model.safetensors")
+    tensors[tensor][TOKENS[0] % len(tensors[tensor]), 3] = value
+    save_file(tensors, path / "model.safetensors")
+    # WHEN it generates THEN it says where the numbers went wrong
+    runtime = case_runtime(path, quantize="f32")
+    with pytest.raises(UserError, match=f"damaged: {where} computes NaN or infinity; a weight is damaged$"):
+        list(runtime.generate(TOKENS[:3], 3))
+    assert not recwarn.list
 
 
 def test_weights_are_made_once(folders: Callable[[str], Path]) -> None:

@@ -122,11 +122,9 @@ def test_memory_of_a_module_without_kv(run: Run, compiled: Path) -> None:
 
 
 def test_simulate(run: Run, compiled: Path) -> None:
-    start = time.perf_counter()
     code, out, _ = run("simulate", compiled, "--prompt-length", "40", "--generate", "10", "--json")
     value = checked("simulate", out)
     assert code == 0
-    assert time.perf_counter() - start < 5
     assert (value["prefill"]["tokens"], value["prefill_kv"]["tokens"]) == (16, 24)
     decode = value["decode"]
     assert sum(decode["breakdown"].values()) == pytest.approx(decode["ddr_bytes_per_token"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,7 +21,6 @@ pytestmark = [
     ),
 ]
 
-SECONDS = 10
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,6 @@ def test_a_real_block_runs_on_the_machine(folder: Path, quantize: str) -> None:
     program = compile_model(model, options, only=["block_0", "block_cache_0"])
     assert not program.failures
     assert check(program) == []
-    start = time.perf_counter()
     for name, history in (("block_0", 0), ("block_cache_0", 200)):
         spec, _ = program.find(name)
         # WHEN the module runs on the machine, with its checks
@@ -52,4 +49,3 @@ def test_a_real_block_runs_on_the_machine(folder: Path, quantize: str) -> None:
         for output, values in expected.items():
             assert np.isfinite(found[output]).all()
             assert cosine(found[output], values) >= 0.9999, output
-    assert time.perf_counter() - start < SECONDS

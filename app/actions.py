@@ -132,7 +132,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("list", "maximise", ("z",), "zoom", "Maximise the panel or put it back"),
     # memory
     Action(
-        "memory", "time_axis", ("t",), "time/table", "Lifetimes over the program, or the table by address"
+        "memory", "time_axis", ("t",), "DDR map", "DDR as a table by address, or lifetimes over the program"
+    ),
+    Action(
+        "memory",
+        "local_memory",
+        ("m",),
+        "DDR/local",
+        "DDR of the module, or local memory of its layer groups",
     ),
     Action("memory", "arena", ("a",), "arena", "Show all arenas or one"),
     # map of local memory

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import on
 from textual.app import ComposeResult
@@ -16,6 +16,10 @@ from app.widgets.ask import AskBar
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.lines import LineView
 from app.workspace import Workspace
+from engine.snapshot import OpRecord
+
+if TYPE_CHECKING:
+    from app.explorer import Explorer
 
 
 class WorkScreen(Screen[None]):
@@ -36,6 +40,8 @@ class WorkScreen(Screen[None]):
         self.work = workspace
         self._asker: LineView | None = None
         self._ask_from = 0
+        self.ready = False
+        """The panels are there: keys may come before."""
 
     def compose(self) -> ComposeResult:
         yield TitleBar(self.work)
@@ -54,6 +60,8 @@ class WorkScreen(Screen[None]):
 
     def progressed(self, changed: bool) -> None:
         """The compilation went on; `changed` when there is something new besides the clock."""
+        if not self.ready:
+            return
         self.query_one(TitleBar).refresh()
         if changed:
             self.sync()
@@ -61,18 +69,23 @@ class WorkScreen(Screen[None]):
     def attach(self, workspace: Workspace) -> None:
         """Show another workspace."""
         self.work = workspace
-        if self.is_mounted:
+        if self.ready:
             self.query_one(TitleBar).show(workspace)
             self.sync()
 
     def on_mount(self) -> None:
         """First contents, once sizes are known."""
+        self.ready = True
         self.call_after_refresh(self.sync)
 
     def on_screen_resume(self) -> None:
         """The selection may have changed on another screen."""
-        if self.is_mounted:
+        if self.ready:
             self.sync()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """No action before the panels are there."""
+        return self.ready
 
     def on_descendant_focus(self) -> None:
         """The key bar names the keys of the focused panel."""
@@ -162,3 +175,13 @@ class WorkScreen(Screen[None]):
         """Nothing is left to close: back to the explorer."""
         if self.NAME != "explore":
             self.app.call_later(self.app.run_action, "show_screen('explore')")
+
+    def show_op_in_ir(self, module: str, pass_name: str, op: OpRecord) -> None:
+        """Go to an op in the explore screen."""
+        from app.screens.explore import ExploreScreen
+
+        app = cast("Explorer", self.app)
+        screen = app.work_screen("explore")
+        app.action_show_screen("explore")
+        assert isinstance(screen, ExploreScreen)
+        self.app.call_later(cast(Callable[..., object], screen.show_op), module, pass_name, op)

@@ -1,4 +1,5 @@
-"""Screen 2: where the tensors of a module lie in DDR, when they live, and what reuses what."""
+"""Screen 2: where a module's tensors lie, when they live and what reuses what: in DDR, and in the local memory of its
+layer groups."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from textual.widget import Widget
 
 from app.actions import bindings
 from app.screens.base import WorkScreen
+from app.widgets.group_panel import LocalMemoryPane
 from app.widgets.inspector import Inspector
 from app.widgets.lines import LineView
 from app.widgets.memory_view import (
@@ -22,10 +24,12 @@ from app.widgets.memory_view import (
     place_name,
 )
 from app.workspace import Workspace
+from engine.passes.layer_group.plan import LayerGroupReport
 from engine.tpu.isa import Arena
 from engine.tpu.memory import TensorPlace
 
 ADDRESSED = "address-assign"
+GROUPED, BEFORE_GROUPS = "layer-group", "op-reorder"
 
 
 class MemoryScreen(WorkScreen):
@@ -43,6 +47,9 @@ class MemoryScreen(WorkScreen):
         &.-low Inspector { height: 6; }
         &.-map MemoryTable { display: none; }
         &.-map MemoryMap { display: block; }
+        LocalMemoryPane { display: none; }
+        &.-local LocalMemoryPane { display: block; }
+        &.-local ArenaBars, &.-local #views, &.-local #details { display: none; }
     }
     """
 
@@ -57,6 +64,7 @@ class MemoryScreen(WorkScreen):
             yield MemoryTable(id="table")
             yield MemoryMap(id="map")
         yield Inspector(id="details")
+        yield LocalMemoryPane(id="local")
 
     def on_mount(self) -> None:
         """The table is what keys go to."""
@@ -76,6 +84,8 @@ class MemoryScreen(WorkScreen):
         table.border_title = f"DDR: {name}"
         self.query_one(MemoryMap).border_title = f"neuron arena: {name} · address ↓ time →"
         self.show_details()
+        if self.has_class("-local"):
+            self._show_groups()
 
     def _load(self) -> ModuleMemory | None:
         from engine.tables import layer_view, module_places
@@ -114,8 +124,37 @@ class MemoryScreen(WorkScreen):
         """Another tensor."""
         self.show_details()
 
+    def action_local_memory(self) -> None:
+        """DDR, or the local memory of the layer groups."""
+        if not self.has_class("-local") and not self._show_groups():
+            self.notify("this module has no layer groups: every op runs from DDR and back")
+            return
+        self.toggle_class("-local")
+        if self.has_class("-local"):
+            self.query_one(LocalMemoryPane).map.focus()
+        else:
+            (self.query_one(MemoryMap) if self.has_class("-map") else self.query_one(MemoryTable)).focus()
+
+    def _show_groups(self) -> bool:
+        """Give the pane the selected module's groups; False when there are none."""
+        grouped, before = self.work.snapshot(GROUPED), self.work.snapshot(BEFORE_GROUPS)
+        if grouped is None or before is None or not isinstance(grouped.report, LayerGroupReport):
+            return False
+        pane = self.query_one(LocalMemoryPane)
+        if pane.report is not grouped.report:
+            chip = self.work.compilation.options.chip
+            pane.show_report(grouped.report, before.ops, chip, self.work.layer_name)
+        return bool(grouped.report.groups)
+
+    @on(LocalMemoryPane.OpAsked)
+    def op_in_ir(self, message: LocalMemoryPane.OpAsked) -> None:
+        """Show a buffer's op in the IR, before it was grouped."""
+        self.show_op_in_ir(self.work.module, BEFORE_GROUPS, message.op)
+
     def action_time_axis(self) -> None:
         """Map or table."""
+        if self.has_class("-local"):
+            self.action_local_memory()
         self.toggle_class("-map")
         on_map = self.has_class("-map")
         if on_map:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from textual import on
@@ -168,7 +168,7 @@ class SimulateScreen(WorkScreen):
         def done(result: tuple[Simulation, tuple[tuple[int, float], ...]]) -> None:
             work.simulation, work.curve = result
             self.lengths, self._problem = lengths, ""
-            if work is self.work and self.is_mounted:
+            if work is self.work and self.ready:
                 self._show()
 
         def failed(error: Exception) -> None:
@@ -334,13 +334,7 @@ class SimulateScreen(WorkScreen):
         op = self.op
         if op is None:
             return
-        from app.screens.explore import ExploreScreen
-
-        app = cast("Explorer", self.app)
-        screen = app.work_screen("explore")
-        app.action_show_screen("explore")
-        assert isinstance(screen, ExploreScreen)
-        self.app.call_later(cast(Callable[..., object], screen.show_op), op.module, "codegen", op.record)
+        self.show_op_in_ir(op.module, "codegen", op.record)
 
     def action_lengths(self) -> None:
         """Ask for the lengths."""

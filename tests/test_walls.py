@@ -30,7 +30,11 @@ def test_walls_stand() -> None:
     [
         ("engine/shapes.py", "import app.units", "The engine never imports the app"),
         ("engine/merge.py", "import torch_mlir.ir", "Only engine.mlir imports the MLIR bindings"),
-        ("engine/sim/timing.py", "import engine.passes.pipeline", "Passes and the simulator do not import each"),
+        (
+            "engine/sim/timing.py",
+            "import engine.passes.pipeline",
+            "Passes and the simulator do not import each",
+        ),
     ],
 )
 def test_hole_in_a_wall_is_found(tmp_path: Path, file: str, line: str, contract: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.passes.layer_group.plan import ItemKind
-from engine.passes.layer_group.stream.moves import Part, Role, local_bytes
+from engine.passes.layer_group.stream.moves import Part, Role, local_bytes, touched_bytes
 from engine.passes.layer_group.stream.pieces import PRODUCT, piece_bytes, scratch_bytes
 from engine.passes.layer_group.stream.view import StreamView
 from engine.passes.layer_group.view import GroupItem, GroupView
@@ -301,7 +301,7 @@ def _touch(item: GroupItem, maker: GroupItem, part: Part, stream: StreamView, *,
     alias = _root(maker, stream)
     if role is not Role.ROWS:
         address = stream.address(maker, part)
-        nbytes = local_bytes(stream.chip, maker.record.result_types[0], role, part)
+        nbytes = touched_bytes(stream.chip, maker.record.result_types[0], role, part)
         tile = part.columns[0] if maker.ginfo.tile_addr else None
         return Access(((address, address + nbytes),), (alias, tile), writes, item)
     piece = stream.piece(maker, part)

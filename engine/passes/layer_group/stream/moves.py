@@ -92,6 +92,12 @@ def local_bytes(chip: Chip, type_: TensorType, role: Role, part: Part) -> int:
             return align_up(h * w * size, chip.eu_bytes)
 
 
+def touched_bytes(chip: Chip, type_: TensorType, role: Role, part: Part) -> int:
+    """Bytes of a lane that a part fills, which begins anywhere in the place of a larger one."""
+    _, (_, _, h, w) = part_box(type_, role, part, chip.lanes)
+    return local_bytes(chip, type_, role, part) if role is Role.WEIGHT else h * w * dtype_bytes(type_.dtype)
+
+
 def remote(emit: Emitter, type_: TensorType, role: Role, part: Part) -> Global:
     """The part in DDR."""
     whole = dense_shape(type_, role)

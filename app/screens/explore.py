@@ -98,7 +98,7 @@ class ExploreScreen(WorkScreen):
     def progressed(self, changed: bool) -> None:
         """New passes, and the spinner."""
         super().progressed(changed)
-        if not changed:
+        if self.ready and not changed:
             self.query_one(ModuleList).sync(self.work, self.ticks)
 
     @property

@@ -400,7 +400,7 @@ class GenerateScreen(WorkScreen):
         self._refresh(run)
 
     def _refresh(self, run: Run) -> None:
-        if run is self.run_data and self.is_mounted:
+        if run is self.run_data and self.ready:
             self.sync()
 
     def action_stop(self, quiet: bool = False) -> None:

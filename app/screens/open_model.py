@@ -142,6 +142,12 @@ class OpenScreen(Screen[None]):
         self.known = list(choices)
         self.session = session
         self._opening = False
+        self.ready = False
+        """The fields are there: Esc may come before, and then waits."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """No action before the fields are there."""
+        return self.ready
 
     def compose(self) -> ComposeResult:
         with Vertical(id="form"):
@@ -174,6 +180,7 @@ class OpenScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """What can be opened at once; demos are made ready behind the scenes."""
+        self.ready = True
         self.list_choices("")
         if self.session is not None:
             self._fill(self.session)

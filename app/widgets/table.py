@@ -92,6 +92,7 @@ class TableView(LineView):
         self.head = head
         self._widths: list[int] = []
         self._fit: tuple[int, ...] = ()
+        self._fit_for = -1
 
     def show(self, rows: Sequence[Row], columns: Sequence[Column] | None = None, keep: bool = True) -> None:
         """Show rows; the cursor stays on the row with the same key, or goes to the first."""
@@ -100,7 +101,7 @@ class TableView(LineView):
         if columns is not None:
             self.columns = tuple(columns)
         self._widths = self._natural()
-        self._fit = ()
+        self._fit_for = -1
         wanted = next((i for i, row in enumerate(self.rows) if key is not None and row.key == key), 0)
         self.reload(wanted)
 
@@ -131,7 +132,7 @@ class TableView(LineView):
 
     def on_resize(self) -> None:
         """Fit the columns anew."""
-        self._fit = ()
+        self._fit_for = -1
         self.repaint()
 
     def _least(self, index: int, natural: int) -> int:
@@ -143,9 +144,11 @@ class TableView(LineView):
 
     def _fitted_widths(self) -> tuple[int, ...]:
         """Width of every column in the panel; -1 for those left out."""
-        if self._fit:
-            return self._fit
         available = self.inner_width - 1
+        if self._fit_for == available:
+            return self._fit
+        # a scroll bar that comes or goes changes the width without a resize
+        self._fit_for = available
         widths = list(self._widths)
         kept = set(range(len(widths)))
 

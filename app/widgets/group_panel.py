@@ -72,7 +72,7 @@ def _group_row(facts: GroupFacts) -> Row:
     role = "memory-bound" if engine == "DMA" else "compute-bound"
     return Row(
         (
-            str(facts.number + 1),
+            str(facts.number),
             (facts.kinds, "bad" if facts.problems else ""),
             (short_secs(facts.plan.secs), "muted"),
             units.cycles(facts.plan.cycles),
@@ -405,7 +405,7 @@ class LocalMemoryPane(Container):
         self.map.show(facts)
         self.query_one(GroupList).move_to_key(number)
         self.query_one(WhyPanel).explain(
-            self._explanation(), facts.plan if facts else None, f"why group {number + 1}?"
+            self._explanation(), facts.plan if facts else None, f"why group {number}?"
         )
         self._follow()
         if facts is not None:

@@ -163,7 +163,7 @@ before and stores the one before that; what holds no data then is only outlined.
         module = f"{facts.module} · " if facts.module else ""
         peak = f"peak {kib(facts.plan.peak_bytes)} of {kib(facts.chip.lmem_bytes)} KiB"
         parts = [
-            f"{module}group {facts.number + 1} of {facts.count}",
+            f"{module}group {facts.number} ({facts.number + 1} of {facts.count})",
             secs_text(facts.plan.secs),
             peak,
             facts.kinds,

@@ -50,8 +50,8 @@ class ExploreScreen(WorkScreen):
         &.-tall ModuleList { height: 1fr; }
         &.-tall PassList { height: 14; }
         &.-tall Inspector { height: 13; }
-        &.-wide #side { width: 84; layout: horizontal; }
-        &.-wide ModuleList { width: 34; height: 1fr; }
+        &.-wide #side { width: 76; layout: horizontal; }
+        &.-wide ModuleList { width: 32; height: 1fr; }
         &.-wide PassList { width: 1fr; height: 1fr; }
     }
     """

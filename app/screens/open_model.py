@@ -169,7 +169,7 @@ class OpenScreen(Screen[None]):
                 yield Select(modes, value="auto", allow_blank=False, compact=True, id="quantize")
             with Horizontal():
                 yield Label("history S")
-                yield Input(placeholder="2048 or the maximum", type="integer", id="seq_length")
+                yield Input(placeholder="2048", type="integer", id="seq_length")
                 yield Label("prefill L", classes="short")
                 yield Input(placeholder="S/4", type="integer", id="max_input_length")
                 yield Label("chunks", classes="short")

@@ -194,6 +194,12 @@ class LineView(ScrollView, can_focus=True):
         segments = []
         for text, roles in marked(line, sought) if sought else line:
             segments.append(Segment(text, palette.style(roles)))
+        if mark.startswith("cursor"):
+            # the cursor's ground lies over that of a changed line, but not over what was found
+            segments = [
+                Segment(text, palette.style(_without_wash(roles)))
+                for text, roles in (marked(line, sought) if sought else line)
+            ]
         if mark:
             ground = palette.style(mark)
             reverse = bool(ground.reverse)
@@ -366,6 +372,10 @@ class LineView(ScrollView, can_focus=True):
             if self.selectable(index) and wanted in self.search_text(index).lower():
                 return index
         return None
+
+
+def _without_wash(roles: str) -> str:
+    return " ".join(role for role in roles.split() if not role.endswith("-wash"))
 
 
 def marked(line: Line, sought: str) -> Iterable[Span]:

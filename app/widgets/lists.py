@@ -44,17 +44,18 @@ run costs in clock cycles (of all layers, beside a stage's name).
         for stage, title in STAGE_TITLES.items():
             specs = [spec for spec in work.specs if spec.stage is stage]
             if specs:
-                rows.append(_stage_row(work, stage, title, self.inner_width))
+                rows.append(_stage_row(work, stage, title))
                 rows += [_module_row(work, spec, tick) for spec in specs]
         self.show(rows)
         self.move_to_key(work.module)
 
 
-def _stage_row(work: Workspace, stage: Stage, title: str, width: int) -> Row:
+def _stage_row(work: Workspace, stage: Stage, title: str) -> Row:
     known = work.stage_cycles(stage)
     total = units.cycles(known) if known else ""
-    gap = max(1, width - len(title) - len(total) - 3)
-    return Row(((f"▾ {title}", "heading bold"), (" " * gap, ""), (total, "muted")), head=True)
+    return Row(
+        ((f"▾ {title}", "heading bold"), lambda room: [(f"{total:>{max(0, room)}}", "muted")]), head=True
+    )
 
 
 def _module_row(work: Workspace, spec: ModuleSpec, tick: int) -> Row:

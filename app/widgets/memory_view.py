@@ -75,6 +75,10 @@ class ModuleMemory:
         size = self.layout.size[Arena.NEURON]
         return sum(p.nbytes for p in self.of(Arena.NEURON)) / size if size else 0.0
 
+    def reuse_text(self) -> str:
+        """How often the arena is reused, where small tensors on a coarse grid do not hide it."""
+        return f"reused {self.reuse():.1f}×" if self.reuse() >= 1.05 else "activations"
+
     def label(self, index: int) -> str:
         """What people call the op at a position."""
         if not 0 <= index < len(self.ops):
@@ -135,7 +139,7 @@ class ArenaBars(Picture):
         size = memory.layout.size[arena]
         about = ARENA_ABOUT[arena]
         if arena is Arena.NEURON and size:
-            about = f"reused {memory.reuse():.1f}×"
+            about = memory.reuse_text()
         room = width - self.NAMES - self.NUMBERS - 3
         head: list[Span] = [(f"  {arena.name.lower():<{self.NAMES - 2}}", "heading")]
         tail: list[Span] = [(f" {units.size(size):>8} ", ""), (about, "muted")]
@@ -203,7 +207,7 @@ def _arena_head(memory: ModuleMemory, arena: Arena) -> tuple[Span, ...]:
     size = memory.layout.size[arena]
     text = f"  {units.size(size)} at {units.address(memory.layout.base[arena] + memory.shifts.get(arena, 0))}"
     if arena is Arena.NEURON:
-        text += f" · {units.size(memory.high_water())} live at most · reused {memory.reuse():.1f}×"
+        text += f" · {units.size(memory.high_water())} live at most · {memory.reuse_text()}"
     return (f"▾ {arena.name.lower()}", "heading bold"), (text, "muted")
 
 

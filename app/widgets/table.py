@@ -29,7 +29,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """Cells in the order of the columns; `key` says what the row is about. head: a group title without a cursor."""
+    """Cells in the order of the columns; `key` says what the row is about.
+
+    head: a group title without a cursor; a function among its cells fills the rest of the line.
+    """
 
     cells: tuple[Cell, ...]
     key: object = None
@@ -192,9 +195,11 @@ class TableView(LineView):
     def line(self, index: int) -> Line:
         row = self.rows[index]
         if row.head:
-            return fitted(
-                [(" ", ""), *(span for cell in row.cells for span in spans(cell))], self.inner_width
-            )
+            line = [(" ", ""), *(span for cell in row.cells for span in spans(cell))]
+            room = self.inner_width - width_of(line)
+            for cell in row.cells:
+                line += list(cell(room)) if callable(cell) else []
+            return fitted(line, self.inner_width)
         return self._layout(row.cells)
 
     def search_text(self, index: int) -> str:

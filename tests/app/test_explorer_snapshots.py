@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from sample_program import unfinished_workspace
+from sample_program import PASSES, unfinished_workspace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from app import workspace
 from app.explorer import Explorer
 from app.screens import open_model
 from app.screens.open_model import Choice
@@ -68,6 +69,7 @@ class TestExplore:
     def test_compiling(self, snap_compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         work = unfinished_workspace(tmp_path)
         monkeypatch.setattr(Workspace, "elapsed", 0.8)
+        monkeypatch.setattr(workspace, "PASS_NAMES", PASSES)
         assert snap_compare(Explorer(work), terminal_size=SMALL, run_before=keys())
 
 

@@ -3,7 +3,8 @@
 Layouts are what addresses and strides say (see `engine.tpu.isa`). Floats compute in float32 and are rounded
 once to the result's dtype; integers are exact. Instructions run in issue order, op by op, whatever their core: each
 core has its own local memory, all share DDR. `checks=True` finds what that order hides: bytes read before they are
-written, accesses outside memory, transfers that race with compute, cores that race with each other.
+written, accesses outside memory, transfers that race with compute, cores that race with each other; with
+`memory_rules` also writes over what is still to be read and engines that meet in a bank where they should not.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from engine.sim.arithmetic import (
     whole_number,
     wide,
 )
+from engine.sim.memory_rules import MemoryRules
+from engine.tpu.bank_conflicts import bank_conflicts
 from engine.tpu.chip import Chip
 from engine.tpu.core_races import core_races
 from engine.tpu.isa import (
@@ -48,6 +51,7 @@ from engine.tpu.isa import (
     Space,
     runs_with_history,
 )
+from engine.tpu.overwrites import overwrites
 
 COEFFICIENT_TABLES = {
     0: tuple(1 / factorial(k) for k in range(10)),
@@ -71,7 +75,8 @@ class MachineError(Exception):
 class Violation:
     """A finding of the checker.
 
-    instruction: index in the program. kind: "uninitialised", "race", "cores", "bounds", "lane", "shape" or "index".
+    instruction: index in the program. kind: "uninitialised", "overwrite", "race", "cores", "bank", "bounds", "lane",
+    "shape" or "index".
     """
 
     instruction: int
@@ -229,11 +234,22 @@ class Machine:
 
     chip: geometry. memory: the DDR arenas as uint8 arrays [bytes], changed in place; coeff may be read-only.
     checks: record Violations in `violations` instead of raising MachineError. The coeff arena counts as
-    written, io and neuron bytes count once stored to or named by `mark_written`.
+    written, io and neuron bytes count once stored to or named by `mark_written`. rules: of the program that it is going
+    to run, examined with checks when a run begins at its first instruction.
     """
 
-    def __init__(self, chip: Chip, memory: Mapping[Arena, np.ndarray], *, checks: bool = False) -> None:
+    def __init__(
+        self,
+        chip: Chip,
+        memory: Mapping[Arena, np.ndarray],
+        *,
+        checks: bool = False,
+        rules: MemoryRules | None = None,
+    ) -> None:
         self.chip = chip
+        self._rules = rules
+        self._foreseen: dict[int, list[Violation]] = {}
+        self._begun: tuple[np.ndarray, int | None] | None = None
         self.memory = {arena: _flat(array) for arena, array in memory.items()}
         self.checks = checks
         self.violations: list[Violation] = []
@@ -308,8 +324,11 @@ class Machine:
         self._bases = dict(bases or {})
         if start == 0:
             self._recent.clear()
+            self._foreseen.clear()
+            self._begun = (program, history_length)
             if self.checks:
                 self._check_cores(program, history_length)
+                self._foresee(program, history_length)
         self._history_length = history_length
         part = np.ascontiguousarray(program[start:stop])
         runs = runs_with_history(part, history_length).tolist()
@@ -428,6 +447,7 @@ class Machine:
                     instruction, "uninitialised", f"reads {_describe(place)}, not all of which was written"
                 )
         self._check_races(instruction, reads, result)
+        self.violations += self._foreseen.get(instruction.index, ())
 
     def _check_races(self, instruction: _Instruction, reads: Sequence[_Place], result: _Place) -> None:
         own = self._recent.setdefault((instruction.core, instruction.engine), deque())
@@ -453,6 +473,43 @@ class Machine:
     def _check_cores(self, program: np.ndarray, history_length: int | None) -> None:
         for race in core_races(program, runs_with_history(program, history_length)):
             self.violations.append(Violation(race.writer, "cores", str(race)))
+
+    def _foresee(self, program: np.ndarray, history_length: int | None) -> None:
+        """Find what breaks the rules; addresses and waits tell it, whatever the numbers."""
+        rules = self._rules
+        if rules is None:
+            return
+        runs, op = runs_with_history(program, history_length), program["op"]
+
+        def foresee(at: int, kind: str, message: str) -> None:
+            found = Violation(at, kind, f"{rules.name(int(op[at]))} {message}")
+            self._foreseen.setdefault(at, []).append(found)
+
+        for write in overwrites(program, self.chip, rules.reserved, runs):
+            foresee(
+                write.instruction,
+                "overwrite",
+                f"writes byte {write.byte} of {write.reserved}, which is still in use",
+            )
+        for at, other, bank in bank_conflicts(program, self.chip, runs=runs, owners=rules.owners).tolist():
+            foresee(
+                at,
+                "bank",
+                f"may use bank {bank} of local memory at the same time as instruction {other} of "
+                f"{rules.name(int(op[other]))} on the {Engine(1 - program['engine'][at]).name} queue",
+            )
+
+    @property
+    def bank_conflicts(self) -> dict[int, int]:
+        """For each op (index) of the program that was begun last, how many of its instructions may use a bank of local
+        memory at the same time as the other engine; ops without any are left out. Kernels may do so on purpose."""
+        if self._begun is None:
+            return {}
+        program, history_length = self._begun
+        found = bank_conflicts(program, self.chip, runs=runs_with_history(program, history_length))
+        either = np.unique(np.concatenate([found["instruction"], found["other"]]))
+        ops, counts = np.unique(program["op"][either], return_counts=True)
+        return dict(zip(ops.tolist(), counts.tolist(), strict=True))
 
     def _overlap(self, a: _Place, b: _Place) -> bool:
         lanes = (max(a.lanes[0], b.lanes[0]), min(a.lanes[1], b.lanes[1]))

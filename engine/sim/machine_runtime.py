@@ -21,6 +21,7 @@ from engine.op import REGISTRY, TpuOp
 from engine.sim.arithmetic import NUMPY_DTYPES, convert
 from engine.sim.interpreter import APPENDED, Regions, WeightLoader
 from engine.sim.machine import Machine, Violation
+from engine.sim.memory_rules import memory_rules
 from engine.sim.runtime import PROGRAM_PASS, Program, logits_value
 from engine.snapshot import OpRecord, Snapshot, TensorType
 from engine.stages import ModuleSpec
@@ -111,12 +112,20 @@ class MachineExecutor:
         self._returned = {name: self._value(value) for name, value in returned.items()}
         self._rows = {APPENDED[n]: v.type.shape[1] for n, v in self._inputs.items() if n in APPENDED}
         self._parts = self._cut()
+        self._rules = memory_rules(snapshot.ops, self._layout, self.program, chip) if checks else None
         self.machine = self._new_machine()
 
     @property
     def violations(self) -> list[Violation]:
         """What the machine's checks found in the last run."""
         return self.machine.violations
+
+    @property
+    def bank_conflicts(self) -> dict[str, int]:
+        """How many instructions of each op may use a bank of local memory at the same time as the other engine, by the
+        op's name and location; see `Machine.bank_conflicts`."""
+        ops = self.snapshot.ops
+        return {f"{ops[at].name} {ops[at].location}": n for at, n in self.machine.bank_conflicts.items()}
 
     def run(self, inputs: Mapping[str, np.ndarray], regions: Regions | None = None) -> dict[str, np.ndarray]:
         """See `runtime.ModuleExecutor`. Raises MachineError for an instruction that cannot be run."""
@@ -175,7 +184,7 @@ class MachineExecutor:
             arena: np.full(self._layout.size[arena], _UNWRITTEN, np.uint8)
             for arena in (Arena.IO, Arena.NEURON)
         }
-        return Machine(self.chip, {Arena.COEFF: self._coeff, **memory}, checks=self.checks)
+        return Machine(self.chip, {Arena.COEFF: self._coeff, **memory}, checks=self.checks, rules=self._rules)
 
     def _find_values(self) -> dict[str, _Value]:
         found = {}

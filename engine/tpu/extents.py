@@ -8,11 +8,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.snapshot import BITS
-from engine.tpu.isa import DTYPES, Space
+from engine.tpu.isa import DTYPES, INSTRUCTION, OPERAND, OPERANDS, Space
 
 Array = NDArray[Any]
 
 _WIDTHS = np.array([BITS[name] // 8 for name in DTYPES], np.int64)
+_TENSORS = np.dtype((OPERAND, 1 + OPERANDS))
+_TENSORS_OF = np.dtype(
+    {
+        "names": ["tensors"],
+        "formats": [_TENSORS],
+        "offsets": [INSTRUCTION.itemsize - _TENSORS.itemsize],
+        "itemsize": INSTRUCTION.itemsize,
+    }
+)
+assert INSTRUCTION.names is not None
+assert INSTRUCTION.names[-2:] == ("result", "operands")
+
+
+def tensors_of(program: Array) -> Array:
+    """Result and operands of every instruction: OPERAND records [instructions, 1 + OPERANDS]."""
+    return np.asarray(np.ascontiguousarray(program).view(_TENSORS_OF)["tensors"])
 
 
 def extents(operands: Array, lanes: int = 1) -> tuple[Array, Array]:

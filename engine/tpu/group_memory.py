@@ -18,6 +18,10 @@ IN_PLACE = frozenset({"Add", "Mul"})
 """Kinds of ops whose result may lie where an operand lies that dies with it: each element is read before written."""
 
 
+SLICED = (0, 2, 4)
+"""Numbers of the group types whose ops run once a slice: NORMAL, SMALL_C and MM."""
+
+
 class PlacedOp(Protocol):
     """An op of a group with its place and time."""
 
@@ -37,6 +41,17 @@ class Touch:
     time: int
     engine: Engine
     item: int
+
+
+def flow_steps(flow: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The ids of each time step, of a group's attribute `flow`."""
+    steps: list[list[int]] = []
+    for entry in flow:
+        if entry < 0:
+            steps.append([])
+        else:
+            steps[-1].append(entry)
+    return tuple(map(tuple, steps))
 
 
 def touches(ops: Iterable[PlacedOp], steps: Sequence[Sequence[int]]) -> dict[int, tuple[Touch, ...]]:

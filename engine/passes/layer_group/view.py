@@ -11,6 +11,7 @@ from engine.passes.layer_group.layout import Role, read_as, read_weight
 from engine.passes.layer_group.plan import GroupType, ItemKind, Secs
 from engine.snapshot import OpRecord
 from engine.tpu.ginfo import Ginfo
+from engine.tpu.group_memory import flow_steps
 from engine.tpu.isa import Shape4
 from engine.tpu.ops.group import SECS, WEIGHT
 
@@ -104,7 +105,7 @@ def read_group(ops: Sequence[OpRecord], index: int) -> GroupView:
         if item.ginfo.id in items:
             raise CompileError(f"{op.name} at {op.location}: id {item.ginfo.id} is taken by another op")
         items[item.ginfo.id] = item
-    steps = _steps(group.attributes["flow"])
+    steps = flow_steps(group.attributes["flow"])
     listed = {number for step in steps for number in step}
     if group.attributes["group_type"] == GroupType.STREAM:
         items = _runs(items, listed)
@@ -134,16 +135,6 @@ def _ginfo(op: OpRecord) -> Ginfo:
         return Ginfo.of(op.attributes["ginfo"])
     except VerifyError as error:
         raise CompileError(f"{op.name} at {op.location}: {error}") from None
-
-
-def _steps(flow: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    steps: list[list[int]] = []
-    for entry in flow:
-        if entry < 0:
-            steps.append([])
-        else:
-            steps[-1].append(entry)
-    return tuple(map(tuple, steps))
 
 
 def _runs(items: Mapping[int, GroupItem], listed: Collection[int]) -> dict[int, GroupItem]:

@@ -262,10 +262,10 @@ class LineView(ScrollView, can_focus=True):
             index += step
         if 0 <= index < count:
             self.move_to(index)
-        elif not self.selectable(self.cursor):
-            self.move_to(self._near(self.cursor))
-        else:
-            self._reveal(0 if step < 0 else count - 1)
+            return
+        # only heads are left in that direction: the last line before them, and the heads in view
+        self.move_to(self._near(0 if step < 0 else count - 1))
+        self._reveal(0 if step < 0 else count - 1)
 
     @property
     def page_height(self) -> int:

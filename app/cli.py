@@ -597,7 +597,8 @@ def run_command(
         bool,
         typer.Option(
             "--checks",
-            help="With --machine: report reads of bytes never written, races and accesses out of bounds.",
+            help="With --machine: report reads of bytes never written, writes over live data, races, banks that both "
+            "engines use against the plan, and accesses out of bounds.",
         ),
     ] = False,
     as_json: Json = False,

@@ -30,7 +30,8 @@ def generate_text(
     """Generate and print; the number of violations found.
 
     sampling: fields of `engine.sim.runtime.Sampling`; None is greedy. machine: the program's instructions run on a
-    simulated memory, instead of its ops in the interpreter; checks: which then also reports what they do wrong.
+    simulated memory, instead of its ops in the interpreter; checks: which then also reports what they do wrong, and
+    where the two engines meet in banks of local memory.
     """
     from engine.sim.runtime import Sampling
 
@@ -54,7 +55,8 @@ def generate_text(
     if as_json:
         found = _json(prompt, tokens, texts, seconds)
         engine = "machine" if machine else "interpreter"
-        emit({**found, "engine": engine, "violations": list(violations.values())})
+        shared = _bank_conflicts(executors) if checks else []
+        emit({**found, "engine": engine, "violations": list(violations.values()), "bank_conflicts": shared})
         return len(violations)
     _write(texts[-1] + "\n")
     full = len(tokens) < max_new_tokens and runtime.filled == session.options.seq_length
@@ -65,6 +67,8 @@ def generate_text(
         messages().print(f"✗ {where}: {row['message']}", style="red", markup=False, soft_wrap=True)
     if checks and not violations:
         messages().print("✓ no instruction did what it must not", style="green")
+    if checks:
+        _print_bank_conflicts(_bank_conflicts(executors))
     return len(violations)
 
 
@@ -99,11 +103,37 @@ def _violations(executors: MachineExecutors | None) -> dict[Any, dict[str, Any]]
             "layer": layer,
             "instruction": found.instruction,
             "kind": found.kind,
-            "message": found.message,
+            "message": found.message.replace("{i}", str(layer)),
         }
         for (module, layer), executor in made.items()
         for found in executor.violations
     }
+
+
+def _bank_conflicts(executors: MachineExecutors | None) -> list[dict[str, Any]]:
+    """Instructions that may use a bank of local memory at the same time as the other engine, for each op of a module;
+    layers that share a module are alike."""
+    made = executors.made if executors is not None else {}
+    first = {module: (layer, executor) for (module, layer), executor in reversed(made.items())}
+    return [
+        {"module": module, "op": op.replace("{i}", str(layer)), "instructions": count}
+        for module, (layer, executor) in first.items()
+        for op, count in executor.bank_conflicts.items()
+    ]
+
+
+def _print_bank_conflicts(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        return
+    total, most = sum(row["instructions"] for row in rows), max(rows, key=lambda row: row["instructions"])
+    messages().print(
+        f"{_plural(total, 'instruction')} of {_plural(len(rows), 'op')} may use a bank of local memory at the same "
+        f"time as the other engine, {most['instructions']} of them in {most['op']} of {most['module']}; kernels and "
+        "groups without room do so on purpose",
+        style="dim",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _write(text: str) -> None:

@@ -13,6 +13,8 @@ from tiny import write_tiny
 import engine.check
 from app import cli
 from app.session import Session
+from engine.sim.machine import Violation
+from engine.sim.machine_runtime import MachineExecutor
 
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -210,6 +212,28 @@ def test_the_machine_writes_the_interpreters_tokens(run: Run, checkpoint: Path, 
     assert (code, found["engine"], found["violations"]) == (0, "machine", [])
     assert [token["id"] for token in found["tokens"]] == [token["id"] for token in expected["tokens"]]
     assert "⚠" not in err
+
+
+def test_what_the_machine_finds_is_printed_and_fails(
+    run: Run, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN a machine that finds a write over live data in every module
+    found = [Violation(7, "overwrite", "tpu.Add model.layers.{i}.mlp writes byte 0 of x")]
+    monkeypatch.setattr(MachineExecutor, "violations", property(lambda self: found))
+    common = ("run", checkpoint, "--prompt-ids", "1,2", "--max-new-tokens", "2", "--machine", "--checks")
+    options = ("--quantize", "bf16", "--seq-length", "64", "--decode-chunks", "none")
+    # WHEN tokens are generated THEN the command names it by module and layer, and fails
+    code, _, err = run(*common, *options)
+    said = " ".join(err.split())
+    assert code == cli.FOUND
+    assert "block_0, layer 0, instruction 7: tpu.Add model.layers.0.mlp writes byte 0 of x" in said
+    assert "may use a bank of local memory at the same time as the other engine" in said
+    code, out, _ = run(*common, *options, "--json")
+    shown = checked("run", out)
+    assert code == cli.FOUND
+    assert {row["kind"] for row in shown["violations"]} == {"overwrite"}
+    # AND the kernel of attention, which lets both engines into a bank, is listed
+    assert "tpu.FAttention" in {row["op"].split()[0] for row in shown["bank_conflicts"]}
 
 
 # -- options -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from engine.passes.layer_group.plan import BufferKind, ItemKind
-from engine.passes.layer_group.stream.chain import StreamError, StreamOp
+from engine.passes.layer_group.stream.chain import StreamOp
 from engine.passes.layer_group.stream.memory import Full, Request, place
 from engine.passes.layer_group.stream.moves import Part, Role, local_bytes
 from engine.passes.layer_group.stream.pieces import piece_bytes
@@ -47,13 +47,13 @@ class Buffers:
 
     @classmethod
     def of(cls, schedule: Schedule) -> Buffers:
-        """Measure them. Raises StreamError when one is in use longer than a slice takes."""
+        """Measure them, and leave as many steps between slices of rows as the one in use longest needs."""
         found = cls(schedule)
-        for run in schedule.runs:
-            if run.slice == 0:
-                found._add(run)
+        for run in schedule.sketch:
+            found._add(run)
         if len(schedule.cut.rows) > 1:
-            found._check_lives()
+            longest = max(buffer.last - buffer.first + 1 for buffer in found._found.values())
+            schedule.gap = max(0, longest - schedule.computing)
         return found
 
     # -- measuring ---------------------------------------------------------------------------------------------------
@@ -148,16 +148,11 @@ class Buffers:
         product, chip = self.schedule.stream.products[home], self.schedule.prices.chip
         return tile_scratch(chip, a16_shape(product.record), 1, chip.lanes)[0]
 
-    def _check_lives(self) -> None:
-        for (_, name, _), buffer in self._found.items():
-            if buffer.last - buffer.first >= self.schedule.per_slice:
-                raise StreamError(f"{name} is still in use when the next slice of rows needs its place")
-
     # -- placing -----------------------------------------------------------------------------------------------------
 
     def requests(self) -> list[Request]:
         """What is to be placed. Steps of several slices are counted around their loop."""
-        period = self.schedule.per_slice if len(self.schedule.cut.rows) > 1 else self.schedule.steps
+        period = self.schedule.period if len(self.schedule.cut.rows) > 1 else self.schedule.steps
         found = []
         for (_, name, _), buffer in self._found.items():
             steps = sum(1 << step for step in {at % period for at in range(buffer.first, buffer.last + 1)})

@@ -8,7 +8,7 @@ slice loads for the first one of the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -67,45 +67,83 @@ class Run:
 
 @dataclass
 class Schedule:
-    """All runs of a group, in the order in which each engine takes them up."""
+    """All runs of a group. gap: steps between two slices of rows in which nothing is computed."""
 
     stream: Stream
     cut: Cut
     prices: StreamPrices
-    runs: list[Run] = field(default_factory=list)
+    gap: int = 0
     tracks: dict[tuple[ItemKind, str], Track] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, stream: Stream, cut: Cut, prices: StreamPrices) -> Schedule:
         """Put everything into steps."""
         found = cls(stream, cut, prices)
         found._make_tracks()
-        for number in range(len(cut.rows)):
-            found._run_slice(number)
         return found
 
     @property
-    def per_slice(self) -> int:
+    def computing(self) -> int:
         """Steps that compute in each slice of rows."""
         return bool(self.stream.behind(-1)) + sum(map(len, self.cut.tiles))
 
     @property
+    def period(self) -> int:
+        """Steps from the beginning of a slice of rows to that of the next."""
+        return self.computing + self.gap
+
+    @property
     def steps(self) -> int:
         """All steps: one before the first that computes, to load, and one behind the last, to store."""
-        return self.per_slice * len(self.cut.rows) + 2
+        return self.period * (len(self.cut.rows) - 1) + self.computing + 2
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """All runs, in the order in which each engine takes them up."""
+        found: list[Run] = []
+        for number in range(len(self.cut.rows)):
+            self._run_slice(number, [range(len(tiles)) for tiles in self.cut.tiles], found)
+        return found
+
+    @cached_property
+    def sketch(self) -> list[Run]:
+        """Of the first slice of rows, what decides how large buffers are and how long they are in use: the first tiles
+        of each phase, the last ones and the largest."""
+        found: list[Run] = []
+        self._run_slice(0, [_telling(tiles) for tiles in self.cut.tiles], found)
+        return found
 
     @cached_property
     def step_cycles(self) -> list[tuple[int, int]]:
         """Cycles of compute and of transfers in every step."""
         found = [[0, 0] for _ in range(self.steps)]
-        for run in self.runs:
-            found[run.step][run.op is None] += self.price(run)
+        known: dict[int, list[tuple[int, bool, int]]] = {}
+        for number, (_, count) in enumerate(self.cut.rows):
+            if count not in known:  # slices of as many rows take as long
+                known[count] = self._slice_cycles(number)
+            for step, moves, cycles in known[count]:
+                found[number * self.period + step][moves] += cycles
         return [(computing, moving) for computing, moving in found]
+
+    def _slice_cycles(self, number: int) -> list[tuple[int, bool, int]]:
+        """(step of the slice, whether it is a transfer, cycles) of every run."""
+        runs: list[Run] = []
+        self._run_slice(number, [range(len(tiles)) for tiles in self.cut.tiles], runs)
+        return [(run.step - number * self.period, run.op is None, self.price(run)) for run in runs]
 
     @cached_property
     def cycles(self) -> int:
         """R4: in every step the slower engine."""
         return sum(map(max, self.step_cycles))
+
+    def moving_again(self, slices: int) -> int:
+        """Cycles of all transfers if rows went through in so many slices, each with all weights."""
+        return sum(
+            self.price(run) * (1 if run.track.role is Role.ROWS else slices)
+            for run in self.runs
+            if run.op is None
+        )
 
     def tile_cycles(self, phase: int, columns: int) -> tuple[int, int]:
         """Cycles to compute a tile of a phase with all that follows it, and to load what comes with it."""
@@ -160,34 +198,33 @@ class Schedule:
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
-    def _run_slice(self, number: int) -> None:
-        base = number * self.per_slice + 1
-        step = base
+    def _run_slice(self, number: int, tiles: Sequence[Collection[int]], runs: list[Run]) -> None:
+        """Append the runs of a slice, with these tiles of each phase."""
+        step = number * self.period + 1
         done: set[tuple[str, int]] = set()
 
         def compute(op: StreamOp, part: Part, tile: int, at: int) -> None:
-            self._load_for(op, part, number, tile, at - 1, done)
-            track = self.tracks[ItemKind.COMPUTE, op.result]
-            self.runs.append(Run(track, part, at, number, tile, op))
+            runs.extend(self._loads_for(op, part, number, tile, at - 1, done))
+            runs.append(Run(self.tracks[ItemKind.COMPUTE, op.result], part, at, number, tile, op))
             if op.result in self.stream.outputs and not op.rank.whole:
-                self._store(op, part, number, tile, at + 1)
+                runs.append(self._store(op, part, number, tile, at + 1))
 
         def compute_rows(phase: int, at: int) -> None:
             for op in self.stream.behind(phase):
+                columns = (0, self.stream.values[op.result].columns)
                 for piece, rows in enumerate(self._row_pieces(op, number)):
-                    compute(op, Part(rows, (0, self.stream.values[op.result].columns)), piece, at)
+                    compute(op, Part(rows, columns), piece, at)
                 if op.result in self.stream.outputs:
-                    whole = Part(self.cut.rows[number], (0, self.stream.values[op.result].columns))
-                    self._store(op, whole, number, 0, at + 1)
+                    runs.append(self._store(op, Part(self.cut.rows[number], columns), number, 0, at + 1))
 
         if self.stream.behind(-1):
             compute_rows(-1, step)
             step += 1
-        for phase, tiles in enumerate(self.cut.tiles):
+        for phase, wanted in enumerate(tiles):
             if phase:
                 compute_rows(phase - 1, step)
-            for tile, columns in enumerate(tiles):
-                for op in self.stream.followers(phase):
+            for tile, columns in enumerate(self.cut.tiles[phase]):
+                for op in self.stream.followers(phase) if tile in wanted else ():
                     compute(op, Part(self.cut.rows[number], columns), tile, step)
                 step += 1
         compute_rows(len(self.cut.tiles) - 1, step - 1)
@@ -207,9 +244,9 @@ class Schedule:
         one = self.scratch(op, Part((0, min(chip.lanes, self.stream.rows)), columns))
         return chip.lanes * max(1, chip.lmem_bytes // _SCRATCH_SHARE // max(1, one))
 
-    def _load_for(
+    def _loads_for(
         self, op: StreamOp, part: Part, number: int, tile: int, step: int, done: set[tuple[str, int]]
-    ) -> None:
+    ) -> Iterator[Run]:
         """Loads of what a run reads, each once in a slice."""
         for value in op.record.operands:
             track = self.tracks.get((ItemKind.LOAD, value))
@@ -220,7 +257,7 @@ class Schedule:
                 continue
             done.add(key)
             loaded = self._loaded_part(track, op, part, number)
-            self.runs.append(Run(track, loaded, step, number, key[1]))
+            yield Run(track, loaded, step, number, key[1])
 
     def _loaded_part(self, track: Track, op: StreamOp, part: Part, number: int) -> Part:
         if track.role is Role.ROWS:
@@ -231,14 +268,19 @@ class Schedule:
         columns = part.columns if track.parity else (0, self.stream.values[op.result].columns)
         return Part((0, 1), columns)
 
-    def _store(self, op: StreamOp, part: Part, number: int, tile: int, step: int) -> None:
-        track = self.tracks[ItemKind.STORE, op.result]
-        self.runs.append(Run(track, part, step, number, tile))
+    def _store(self, op: StreamOp, part: Part, number: int, tile: int, step: int) -> Run:
+        return Run(self.tracks[ItemKind.STORE, op.result], part, step, number, tile)
 
     # -- prices ------------------------------------------------------------------------------------------------------
 
     def price(self, run: Run) -> int:
         """Cycles of a run."""
+        key = (run.track.kind, run.track.value, run.part.rows[1], run.part.columns[1], run.tile == 0)
+        if key not in self._known:
+            self._known[key] = self._find_price(run)
+        return self._known[key]
+
+    def _find_price(self, run: Run) -> int:
         if run.track.kind is ItemKind.LOAD:
             return self.prices.load(run.track.type, run.track.role, run.part)
         if run.op is None:
@@ -278,6 +320,13 @@ class Schedule:
             gamma = op.record.operand_types[1]
             pieces.append(Piece.dense(self.prices.chip, 0, gamma.dtype, 1, gamma.elements))
         return tuple(pieces), piece(op.result, part.columns)
+
+
+def _telling(tiles: Sequence[Range]) -> set[int]:
+    """The first two tiles, the last two, and of every second one the largest."""
+    count = len(tiles)
+    largest = {max(range(half, count, 2), key=lambda at: tiles[at][1]) for half in range(min(2, count))}
+    return {0, min(1, count - 1), max(0, count - 2), count - 1} | largest
 
 
 def even_rows(rows: int, count: int, lanes: int) -> tuple[Range, ...]:

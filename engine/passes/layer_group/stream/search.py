@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 
 from engine.passes.layer_group.chains import Program
@@ -82,14 +83,19 @@ def _cut_cheaply(chain: StreamChain) -> list[Part]:
     count = len(chain.indices)
     least = {(a, b): chain.least(a, b) for b in range(count) for a in range(b + 1)}
     tried: dict[tuple[int, int], float] = dict.fromkeys(least, inf)
+    bounded: set[tuple[int, int]] = set()
     while True:
         path = shortest(least, count)
         known = shortest(tried, count)
         if sum(tried[part] for part in known) <= NEARLY * sum(least[part] for part in path):
             return [Part(a, b, int(tried[a, b])) for a, b in known]
-        for first, last in path:
-            cost = chain.cost(first, last)
-            least[first, last] = tried[first, last] = inf if cost is None else cost
+        loose = [part for part in path if part not in bounded]
+        bounded |= set(loose)
+        for part in loose:
+            least[part] = max(least[part], chain.least_sliced(*part))
+        for part in path if not loose else ():
+            cost = chain.cost(*part)
+            least[part] = tried[part] = inf if cost is None else cost
 
 
 def _explanation(chain: StreamChain, parts: Sequence[Part], number: int) -> Explanation:
@@ -157,6 +163,11 @@ class StreamChain(Chain):
             self._bounds[key] = min(otherwise, self._least_streamed(first, last))
         return self._bounds[key]
 
+    def least_sliced(self, first: int, last: int) -> float:
+        """The same, closer: with the slices of rows that a streamed group needs."""
+        cost = self._otherwise(first, last)
+        return min(inf if cost is None else cost, self._least_streamed(first, last, sliced=True))
+
     def _otherwise(self, first: int, last: int) -> int | None:
         if first == last or self._is_local(first, last):
             return super().cost(first, last)
@@ -164,18 +175,24 @@ class StreamChain(Chain):
 
     def _is_local(self, first: int, last: int) -> bool:
         """Whether a part can be a group of the usual kind: ops that can, one right behind the other."""
-        indices = self.indices[first : last + 1]
-        return any(set(indices) <= set(chain) for chain in self.program.chains())
+        homes = {self._homes.get(index) for index in self.indices[first : last + 1]}
+        return len(homes) == 1 and None not in homes
+
+    @cached_property
+    def _homes(self) -> dict[int, int]:
+        """For each op that can be in a group of the usual kind, the chain that it stands in."""
+        return {index: at for at, chain in enumerate(self.program.chains()) for index in chain}
 
     # -- streams, by structure ---------------------------------------------------------------------------------------
 
-    def _least_streamed(self, first: int, last: int) -> float:
+    def _least_streamed(self, first: int, last: int, *, sliced: bool = False) -> float:
         try:
             stream, key = self._renamed(first, last)
         except StreamError:
             return inf
+        key = (*key, sliced)
         if key not in _LEAST:
-            _LEAST[key] = least_cycles(stream, self._stream_prices)
+            _LEAST[key] = least_cycles(stream, self._stream_prices, sliced=sliced)
         return _LEAST[key]
 
     def _try_stream(self, first: int, last: int) -> Trial:

@@ -11,7 +11,7 @@ from math import inf
 from engine.passes.layer_group.allocation import FRAGMENTATION, MEMORY
 from engine.passes.layer_group.plan import Attempt, Secs
 from engine.passes.layer_group.stream.buffers import Buffers
-from engine.passes.layer_group.stream.chain import Stream, StreamError
+from engine.passes.layer_group.stream.chain import Stream
 from engine.passes.layer_group.stream.memory import Full
 from engine.passes.layer_group.stream.moves import Part, Role
 from engine.passes.layer_group.stream.prices import StreamPrices
@@ -68,13 +68,12 @@ def try_stream(stream: Stream, prices: StreamPrices) -> Trial:
     chip = prices.chip
     attempts: list[Attempt] = []
     best: Placed | None = None
+    plain = _Tiler(stream, ((0, stream.rows),), prices).plain
     for rows in _row_cuts(stream.rows, chip.lanes):
         secs = Secs(c=len(rows))
-        try:
-            found = _fit(stream, rows, prices)
-        except StreamError as error:
-            attempts.append(Attempt(secs, str(error), 0, chip.lmem_bytes, None))
-            continue
+        if best is not None and plain.moving_again(len(rows)) >= best.cycles:
+            break
+        found = _fit(stream, rows, prices)
         if isinstance(found, Full):
             reason = MEMORY if found.needed > chip.lmem_bytes else FRAGMENTATION
             attempts.append(Attempt(secs, reason, found.needed, chip.lmem_bytes, None))
@@ -90,15 +89,28 @@ def try_stream(stream: Stream, prices: StreamPrices) -> Trial:
     return Trial(best, tuple(attempts))
 
 
-def least_cycles(stream: Stream, prices: StreamPrices) -> float:
-    """Cycles that a streamed group takes at least: what its busier engine does, with what nothing can run beside."""
-    tiler = _Tiler(stream, ((0, stream.rows),), prices)
-    plain = tiler.plain
+def least_cycles(stream: Stream, prices: StreamPrices, *, sliced: bool = False) -> float:
+    """Cycles that a streamed group takes at least: what its busier engine does, with what nothing can run beside.
+
+    sliced: with as many slices of rows as the smallest tiles need to fit, which takes longer to find out.
+    """
+    rows = next(_fitting(stream, prices), None) if sliced else ((0, stream.rows),)
+    if rows is None:
+        return inf
+    tiler = _Tiler(stream, rows, prices)
+    plain, last = tiler.plain, len(stream.products) - 1
     computing, moving = (sum(cycles) for cycles in zip(*plain.step_cycles, strict=True))
-    last = len(stream.products) - 1
-    begin = sum(plain.price(run) for run in plain.runs if run.step == 0 and run.track.role is Role.ROWS)
+    begin = sum(plain.price(run) for run in plain.sketch if run.step == 0 and run.track.role is Role.ROWS)
     end = plain.tile_cycles(last, tiler.units[last])[0]
     return float(max(computing + begin, moving + end) - _ROUNDED)
+
+
+def _fitting(stream: Stream, prices: StreamPrices) -> Iterator[tuple[Range, ...]]:
+    """Slices of rows with which the smallest tiles fit."""
+    for rows in _row_cuts(stream.rows, prices.chip.lanes):
+        tiler = _Tiler(stream, rows, prices)
+        if isinstance(_place(tiler, tiler.cut(tiler.units, _Choice(resident=False))), Placed):
+            yield rows
 
 
 def _row_cuts(rows: int, lanes: int) -> Iterator[tuple[Range, ...]]:
@@ -113,8 +125,6 @@ def _row_cuts(rows: int, lanes: int) -> Iterator[tuple[Range, ...]]:
 
 def _why_not(attempts: Sequence[Attempt]) -> str:
     last = attempts[-1]
-    if not last.needed_bytes:
-        return last.reason
     slices = f"{last.secs.slices} slice{'s' * (last.secs.slices > 1)} of rows"
     return (
         f"with {slices} it needs {last.needed_bytes} of {last.available_bytes} bytes a lane ({last.reason})"
@@ -142,6 +152,8 @@ _VARIATIONS: tuple[dict[str, object], ...] = (
 )
 
 
+_SHRINKS = 8
+"""Tiles that do not fit are made smaller by this part, or by what cannot be cut."""
 _WORTH_SMALLER = 0.997
 """What the cycles must fall to for smaller tiles: many of them make long programs."""
 
@@ -149,6 +161,9 @@ _WORTH_SMALLER = 0.997
 def _fit(stream: Stream, rows: Sequence[Range], prices: StreamPrices) -> Placed | Full:
     """The largest tiles that fit, then whatever is cheaper."""
     tiler = _Tiler(stream, rows, prices)
+    smallest = _place(tiler, tiler.cut(tiler.units, _Choice(resident=False)))
+    if not isinstance(smallest, Placed):
+        return smallest[0]
     largest = [_first_guess(stream, phase, tiler.units[phase], prices) for phase in range(len(tiler.units))]
     choice = _Choice()
     while True:
@@ -158,7 +173,7 @@ def _fit(stream: Stream, rows: Sequence[Range], prices: StreamPrices) -> Placed 
         full, phase = found
         if phase is None:
             return full
-        largest[phase] -= tiler.units[phase]
+        largest[phase] -= tiler.units[phase] * max(1, largest[phase] // tiler.units[phase] // _SHRINKS)
     for variation in _VARIATIONS:
         changed = replace(choice, **variation)  # type: ignore[arg-type]
         cut = tiler.cut(largest, changed)

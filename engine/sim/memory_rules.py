@@ -62,16 +62,25 @@ def memory_rules(
 
 def _in_ddr(ops: Sequence[OpRecord], layout: ArenaLayout, program: np.ndarray) -> Iterator[Reserved]:
     """Every tensor, kept from all ops but the one that makes it."""
-    outer = [(index, op) for index, op in enumerate(ops) if op.parent is None]
-    maker = {value: index for index, op in outer for value in op.results}
-    top = np.array([index if op.parent is None else op.parent for index, op in enumerate(ops)], np.int64)
-    inside = (program["op"] >= 0) & (program["op"] < len(ops))
-    writes = np.flatnonzero(inside & (program["result"]["space"] == Space.DDR))
+    writers = _writers(ops)
+    writes = np.flatnonzero(program["result"]["space"] == Space.DDR)
     op = program["op"][writes]
     for place in tensor_places(ops, layout):
-        foreign = (op >= place.first) & (op <= place.last) & (top[op] != maker[place.value])
+        writer = writers[place.value]
+        foreign = (op >= place.first) & (op <= place.last) & (op != writer)
         start = place.address - layout.base[place.arena]
-        yield Reserved(place.arena, start, start + place.nbytes, writes[foreign], place.name)
+        holds = ops[writer].location
+        yield Reserved(place.arena, start, start + place.nbytes, writes[foreign], holds)
+
+
+def _writers(ops: Sequence[OpRecord]) -> dict[str, int]:
+    """For each value in DDR the op whose instructions write it: results of groups are written by the stores inside."""
+    found = {value: index for index, op in enumerate(ops) for value in op.results}
+    for op in ops:
+        if op.name == "tpu.Yield" and op.parent is not None:
+            stores = [found[value] for value in op.operands]
+            found |= dict(zip(ops[op.parent].results, stores, strict=True))
+    return found
 
 
 # -- local memory of a group ---------------------------------------------------------------------------------------
@@ -96,6 +105,11 @@ class _Buffer:
     address: int
     nbytes: int
     touched: tuple[Touch, ...]
+
+    @property
+    def end(self) -> int:
+        """First byte behind it."""
+        return self.address + self.nbytes
 
     @cached_property
     def first(self) -> int:
@@ -183,20 +197,24 @@ class _Group:
         return tuple(found)
 
     def reserved(self) -> Iterator[Reserved]:
-        """Every buffer, kept from all ops but the one that fills it, and from that one while a slice is in use."""
+        """Every buffer, kept from all ops but the one that fills it; from that one while the slice before is in use,
+        and where its result and its scratch lie in one place."""
+        rows = len(self.steps)
         for buffer in self.buffers:
             heirs = [other.op.index for other in self.buffers if buffer.taken_over_by(other)]
             mine = self.op == buffer.op.index
             foreign = self._is_live(buffer) & ~mine & ~np.isin(self.op, heirs) & ~self._spreads(buffer)
-            yield self._reserved(buffer, foreign, str(buffer))
-            rows = len(self.steps)
+            yield Reserved(None, buffer.address, buffer.end, self.rows[foreign], str(buffer))
             if buffer.last - buffer.first >= rows and not buffer.held:
-                yield self._reserved(
-                    buffer, mine & (self.step >= buffer.first + rows), f"{buffer} of the slice before"
-                )
-
-    def _reserved(self, buffer: _Buffer, chosen: Array, holds: str) -> Reserved:
-        return Reserved(None, buffer.address, buffer.address + buffer.nbytes, self.rows[chosen], holds)
+                again = mine & (self.step >= buffer.first + rows)
+                holds = f"{buffer} of the slice before"
+                yield Reserved(None, buffer.address, buffer.end, self.rows[again], holds)
+            if buffer.scratch:
+                ginfo = buffer.op.ginfo
+                start = max(buffer.address, ginfo.out_addr)
+                end = min(buffer.end, ginfo.out_addr + ginfo.out_size)
+                if start < end:
+                    yield Reserved(None, start, end, self.rows[mine], f"{buffer.op.brings} and its scratch")
 
     def _spreads(self, buffer: _Buffer) -> Array:
         """Which instructions copy a vector from the lane where it lies to all lanes, in place."""
@@ -225,7 +243,7 @@ class _Group:
             return found
         start, end = (at.reshape(found.shape) for at in extents(self.tensors.reshape(-1), lanes))
         for number, buffer in enumerate(self.buffers, 1):
-            inside = (start >= buffer.address) & (end <= buffer.address + buffer.nbytes)
+            inside = (start >= buffer.address) & (end <= buffer.end)
             inside &= self._is_live(buffer)[:, None]
             found[inside] = 0 if buffer.op.ginfo.id in noted else number
         return found

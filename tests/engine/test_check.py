@@ -303,21 +303,22 @@ def ddr_addresses() -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("moved", "onto", "message", "noticed"),
+    ("moved", "onto", "kind"),
     [
-        ("group1", "twice", "overlaps", False),
-        ("group0", "x", "overlaps", False),
-        ("group0", "group1", "overlaps", True),
-        ("y", "x", "overlaps", True),
+        ("group1", "twice", "overwrite"),
+        ("group0", "x", "overwrite"),
+        ("group0", "group1", "overwrite"),
+        ("y", "x", "other numbers"),
     ],
 )
-def test_corrupt_ddr_addresses(moved: str, onto: str, message: str, noticed: bool) -> None:
+def test_corrupt_ddr_addresses(moved: str, onto: str, kind: str) -> None:
     # GIVEN a tensor's address changed everywhere to that of another one
     at = ddr_addresses()
     text = original().snapshot.text.replace(f"{at[moved]} : i64", f"{at[onto]} : i64")
     found = outcome(text)
-    assert any(message in line for line in found.checker), found
-    assert bool(found.machine) >= noticed, found
+    # THEN the checker finds that they overlap, and the machine who writes over whom
+    assert any("overlaps" in line for line in found.checker), found
+    assert found.machine.startswith(kind), found
 
 
 def test_a_store_that_misses_its_result() -> None:

@@ -131,7 +131,8 @@ def _meet(one: LiveBuffer, other: LiveBuffer, view: GroupView) -> bool:
 
 
 def _in_place(one: LiveBuffer, other: LiveBuffer, view: GroupView) -> bool:
-    """The result of an element by element op where its operand lies that nothing reads afterwards."""
+    """The result of an element by element op where its operand lies that nothing reads afterwards, and that is not
+    filled for the next slice before the result has gone."""
     first, second = sorted((one, other), key=lambda buffer: buffer.first)
     item = view.items[second.item]
     return (
@@ -143,6 +144,7 @@ def _in_place(one: LiveBuffer, other: LiveBuffer, view: GroupView) -> bool:
         and not first.held
         and first.last == second.first
         and {touch.item for touch in first.touches if touch.time == first.last} == {second.item}
+        and (view.secs.slices == 1 or second.last - first.first < len(view.steps))
     )
 
 

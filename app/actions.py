@@ -107,6 +107,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("explore", "context(1)", ("plus", "equals_sign"), "", "More equal ops around each change"),
     Action("explore", "context(-1)", ("minus",), "", "Fewer equal ops around each change"),
     Action("explore", "changed_only", ("c",), "changed", "List only the passes that changed something"),
+    Action("explore", "weights", ("w",), "weights", "Show or leave out weights and inputs"),
     Action("explore", "mark", ("m",), "", "Start the diff at this pass, or again at the one before"),
     Action("explore", "raw", ("r",), "raw", "Exact MLIR text, or the folded reading form"),
     Action("explore", "origin", ("o",), "origin", "Follow the op back to where it came from"),
@@ -142,6 +143,7 @@ ACTIONS: tuple[Action, ...] = (
         "DDR of the module, or local memory of its layer groups",
     ),
     Action("memory", "arena", ("a",), "arena", "Show all arenas or one"),
+    Action("memory", "program", ("w",), "program", "DDR of the whole program, or of the module"),
     # map of local memory
     Action("lmem-map", "go_step(1)", ("right", "l"), "buffer", "Next time step", "←→↑↓"),
     Action("lmem-map", "go_step(-1)", ("left", "h"), "", "Previous time step"),

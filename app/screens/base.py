@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container
+from textual.events import Resize
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -77,6 +78,10 @@ class WorkScreen(Screen[None]):
         """First contents, once sizes are known."""
         self.ready = True
         self.call_after_refresh(self.sync)
+
+    def on_resize(self, event: Resize) -> None:
+        """A very tall terminal is tall as well, and has a class of its own."""
+        self.set_class(event.size.height >= 45, "-high")
 
     def on_screen_resume(self) -> None:
         """The selection may have changed on another screen."""

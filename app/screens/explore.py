@@ -12,6 +12,7 @@ from textual.widget import Widget
 from app.actions import bindings
 from app.screens.base import WorkScreen
 from app.widgets.documents import (
+    GIVEN,
     Comparison,
     Document,
     RawDocument,
@@ -50,9 +51,13 @@ class ExploreScreen(WorkScreen):
         &.-tall ModuleList { height: 1fr; }
         &.-tall PassList { height: 14; }
         &.-tall Inspector { height: 13; }
-        &.-wide #side { width: 76; layout: horizontal; }
-        &.-wide ModuleList { width: 32; height: 1fr; }
+        &.-wide #side { width: 78; layout: horizontal; }
+        &.-wide ModuleList { width: 35; height: 1fr; }
         &.-wide PassList { width: 1fr; height: 1fr; }
+        &.-wide.-high #side { width: 64; layout: vertical; }
+        &.-wide.-high ModuleList { width: 1fr; height: 1fr; }
+        &.-wide.-high PassList { width: 1fr; height: 1fr; }
+        &.-high Inspector { height: 18; }
     }
     """
 
@@ -61,6 +66,7 @@ class ExploreScreen(WorkScreen):
         self.diff_on = False
         self.side = False
         self.exact = False
+        self.given = True
         self.only_changed = False
         self.marked: str | None = None
         self._around = 2
@@ -110,7 +116,7 @@ class ExploreScreen(WorkScreen):
         """The IR view for the selection; nothing is done when it shows that already."""
         snapshot = self.work.snapshot()
         base = self._diff_base() if self.diff_on else None
-        wanted = (id(snapshot), id(base), self.diff_on, self.side, self.exact, self._around)
+        wanted = (id(snapshot), id(base), self.diff_on, self.side, self.exact, self.given, self._around)
         if wanted != self._shown:
             here = self.ir.op()
             document = self._document(snapshot, base)
@@ -131,8 +137,12 @@ class ExploreScreen(WorkScreen):
         if base is not None:
             pair = self._comparison(base, snapshot)
             context = _CONTEXTS[self._around]
-            return (SideBySideDocument if self.side else UnifiedDocument)(pair, context)
-        return (RawDocument if self.exact else SnapshotDocument)(snapshot)
+            return (SideBySideDocument if self.side else UnifiedDocument)(pair, context, self._hidden)
+        return RawDocument(snapshot) if self.exact else SnapshotDocument(snapshot, self._hidden)
+
+    @property
+    def _hidden(self) -> frozenset[str]:
+        return frozenset() if self.given else GIVEN
 
     def _comparison(self, before: Snapshot, after: Snapshot) -> Comparison:
         key = (id(before), id(after))
@@ -161,7 +171,7 @@ class ExploreScreen(WorkScreen):
             return
         if base is None:
             first = " (the first, nothing to compare)" if self.diff_on else ""
-            kind = "MLIR text" if self.exact else "IR"
+            kind = "MLIR text" if self.exact else "IR" if self.given else "IR without weights"
             view.border_title = f"{kind}: {name} after {snapshot.pass_name}{first}"
         else:
             where = f"{name} · " if view.inner_width > 70 else ""
@@ -273,6 +283,11 @@ class ExploreScreen(WorkScreen):
         """Exact text or reading form."""
         self.exact = not self.exact
         self.diff_on = False
+        self.show_ir()
+
+    def action_weights(self) -> None:
+        """With or without weights and inputs."""
+        self.given = not self.given
         self.show_ir()
 
     def action_changed_only(self) -> None:

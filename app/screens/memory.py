@@ -1,9 +1,10 @@
 """Screen 2: where a module's tensors lie, when they live and what reuses what: in DDR, and in the local memory of its
-layer groups."""
+layer groups; and the DDR of the whole program."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from textual import on
 from textual.containers import Vertical
@@ -23,7 +24,9 @@ from app.widgets.memory_view import (
     place_lines,
     place_name,
 )
+from app.widgets.program_memory import ProgramTable, program_lines, program_title
 from app.workspace import Workspace
+from engine.errors import CompileError
 from engine.passes.layer_group.plan import LayerGroupReport
 from engine.tpu.isa import Arena
 from engine.tpu.memory import TensorPlace
@@ -50,6 +53,9 @@ class MemoryScreen(WorkScreen):
         LocalMemoryPane { display: none; }
         &.-local LocalMemoryPane { display: block; }
         &.-local ArenaBars, &.-local #views, &.-local #details { display: none; }
+        ProgramTable { height: 1fr; display: none; }
+        &.-program ProgramTable { display: block; }
+        &.-program ArenaBars, &.-program #views { display: none; }
     }
     """
 
@@ -63,6 +69,7 @@ class MemoryScreen(WorkScreen):
         with Vertical(id="views"):
             yield MemoryTable(id="table")
             yield MemoryMap(id="map")
+        yield ProgramTable(id="program")
         yield Inspector(id="details")
         yield LocalMemoryPane(id="local")
 
@@ -83,6 +90,8 @@ class MemoryScreen(WorkScreen):
             name += f" · layer {self.work.layer} of {len(spec.layers)} that share this module"
         table.border_title = f"DDR: {name}"
         self.query_one(MemoryMap).border_title = f"neuron arena: {name} · address ↓ time →"
+        if self.has_class("-program"):
+            self._show_program()
         self.show_details()
         if self.has_class("-local"):
             self._show_groups()
@@ -108,7 +117,10 @@ class MemoryScreen(WorkScreen):
         return next((place for place in self.memory.places if place.value == key), None)
 
     def show_details(self) -> None:
-        """Bars and details for the tensor under the cursor."""
+        """Bars and details for the tensor, or the arena of the program, under the cursor."""
+        if self.has_class("-program"):
+            self._show_arena()
+            return
         place = self.place
         self.query_one(ArenaBars).show(self.memory, place)
         panel = self.query_one(Inspector)
@@ -119,9 +131,10 @@ class MemoryScreen(WorkScreen):
         panel.show(f"{place.value} {place_name(place)}", place_lines(self.memory, place, name))
 
     @on(LineView.Moved, "#table")
+    @on(LineView.Moved, "#program")
     @on(MemoryMap.Picked)
     def moved(self) -> None:
-        """Another tensor."""
+        """Another tensor or arena."""
         self.show_details()
 
     def action_local_memory(self) -> None:
@@ -129,11 +142,55 @@ class MemoryScreen(WorkScreen):
         if not self.has_class("-local") and not self._show_groups():
             self.notify("this module has no layer groups: every op runs from DDR and back")
             return
+        self.remove_class("-program")
         self.toggle_class("-local")
         if self.has_class("-local"):
             self.query_one(LocalMemoryPane).map.focus()
         else:
-            (self.query_one(MemoryMap) if self.has_class("-map") else self.query_one(MemoryTable)).focus()
+            self._focus_module()
+
+    def _focus_module(self) -> None:
+        """Keys go to the map or the table of the module."""
+        (self.query_one(MemoryMap) if self.has_class("-map") else self.query_one(MemoryTable)).focus()
+
+    def action_program(self) -> None:
+        """DDR of the whole program, or back to the module."""
+        self.remove_class("-local")
+        self.toggle_class("-program")
+        if self.has_class("-program"):
+            self._show_program()
+            self.query_one(ProgramTable).focus()
+        else:
+            self._focus_module()
+        self.show_details()
+
+    def leave(self) -> None:
+        """Esc goes from the whole program back to the module, then to the explorer."""
+        if self.has_class("-program"):
+            self.action_program()
+        else:
+            super().leave()
+
+    def _show_program(self) -> None:
+        found, reason = self._load_program()
+        self.query_one(ProgramTable).show_program(found, reason, self.only)
+
+    def _load_program(self) -> tuple[Mapping[str, Any] | None, str]:
+        """The DDR of the whole program, or why there is none yet."""
+        from engine.program_memory import program_memory
+
+        if self.work.running:
+            done = f"{self.work.done_count()} of {len(self.work.specs)}"
+            return None, f"laid out when all modules are compiled: {done} so far"
+        try:
+            return program_memory(self.work.compilation), ""
+        except CompileError as error:
+            return None, str(error).splitlines()[0]
+
+    def _show_arena(self) -> None:
+        table, panel = self.query_one(ProgramTable), self.query_one("#details", Inspector)
+        lines = program_lines(table.found, table.arena) if table.found else []
+        panel.show(program_title(table.arena), lines)
 
     def _show_groups(self) -> bool:
         """Give the pane the selected module's groups; False when there are none."""
@@ -153,15 +210,14 @@ class MemoryScreen(WorkScreen):
 
     def action_time_axis(self) -> None:
         """Map or table."""
-        if self.has_class("-local"):
-            self.action_local_memory()
+        self.remove_class("-local", "-program")
         self.toggle_class("-map")
         on_map = self.has_class("-map")
         if on_map:
             self.query_one(MemoryMap).show_memory(self.memory, self.query_one(MemoryTable).key)
         elif (place := self.query_one(MemoryMap).place) is not None:
             self.query_one(MemoryTable).move_to_key(place.value)
-        (self.query_one(MemoryMap) if on_map else self.query_one(MemoryTable)).focus()
+        self._focus_module()
         self.show_details()
 
     def action_arena(self) -> None:
@@ -169,4 +225,6 @@ class MemoryScreen(WorkScreen):
         order = [None, Arena.NEURON, Arena.IO, Arena.COEFF]
         self.only = order[(order.index(self.only) + 1) % len(order)]
         self.query_one(MemoryTable).show_memory(self.memory, self.only)
+        if self.has_class("-program"):
+            self._show_program()
         self.show_details()

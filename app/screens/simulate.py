@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from textual import on
 from textual.containers import Horizontal
+from textual.events import Resize
 from textual.widget import Widget
 from textual_plotext import PlotextPlot
 
@@ -229,8 +230,9 @@ class SimulateScreen(WorkScreen):
             return "the compilation was cancelled: the program is not whole"
         return "simulating…"
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: Resize) -> None:
         """Bars are as long as there is room."""
+        super().on_resize(event)
         if self.cost is not None and self.work.simulation is not None:
             self._show_head(self.work.simulation)
 

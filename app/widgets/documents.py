@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -224,6 +225,10 @@ class Document(ABC):
         """Cells of the widest line; 0 when lines fit the panel."""
         return 0
 
+    def numbered(self, number: int) -> int:
+        """The line that carries a number, or the next one that is shown."""
+        return min(max(number - 1, 0), max(self.count - 1, 0))
+
     def find_op(self, origins: Sequence[str], name: str = "", value: str = "") -> int | None:
         """The line of the op that is most like the one described: same origins, then same name and value."""
         best, found = 0, None
@@ -242,14 +247,26 @@ class Document(ABC):
         return found
 
 
-class SnapshotDocument(Document):
-    """A snapshot for reading: operand types and location aliases folded, each op with its place of origin."""
+GIVEN = frozenset({"top.Weight", "top.None", "top.Input"})
+"""Ops that name what a module is given; they can be left out."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+
+class SnapshotDocument(Document):
+    """A snapshot for reading: operand types and location aliases folded, each op with its place of origin.
+
+    without: names of ops to leave out.
+    """
+
+    def __init__(self, snapshot: Snapshot, without: frozenset[str] = frozenset()) -> None:
         self.snapshot = snapshot
         self.text = snapshot.text.splitlines()
-        self.lines = [i for i, line in enumerate(self.text) if line.strip() and not line.startswith("#loc")]
         self.by_line = {op.line: op for op in snapshot.ops}
+        hidden = {op.line for op in snapshot.ops if op.name in without}
+        self.lines = [
+            i
+            for i, line in enumerate(self.text)
+            if line.strip() and not line.startswith("#loc") and i not in hidden
+        ]
         self.layout = layout_of(snapshot)
         self.align = max((len(op.results[0]) for op in snapshot.ops if op.results), default=0)
 
@@ -267,10 +284,13 @@ class SnapshotDocument(Document):
         text = self.text[number]
         indent = text[: len(text) - len(text.lstrip())]
         op = self.by_line.get(number)
-        spans: list[Span] = [(f"{index + 1:>{GUTTER - 1}} ", "faint"), (indent[2:], "")]
+        spans: list[Span] = [(f"{number + 1:>{GUTTER - 1}} ", "faint"), (indent[2:], "")]
         if op is None:
             return [*spans, *_frame_spans(text.strip())]
         return with_label([*spans, *op_spans(op, self.roles, self.layout, self.align)], line_label(op), width)
+
+    def numbered(self, number: int) -> int:
+        return min(bisect_left(self.lines, number - 1), max(self.count - 1, 0))
 
     def op(self, index: int) -> tuple[Snapshot, OpRecord] | None:
         op = self.by_line.get(self.lines[index])
@@ -399,6 +419,11 @@ class Comparison:
         self.after = SnapshotDocument(after)
         self.difference: Diff = diff(before, after)
 
+    def names(self, before_line: int | None, after_line: int | None) -> set[str]:
+        """Names of the ops on a line of each side."""
+        found = (self.before.by_line.get(before_line or -1), self.after.by_line.get(after_line or -1))
+        return {op.name for op in found if op is not None}
+
     def spans(self, side: SnapshotDocument, line: int | None) -> list[Span]:
         """The op on a line of one side."""
         op = side.by_line.get(line) if line is not None else None
@@ -413,14 +438,15 @@ def context_lines(context: int) -> int | None:
 class UnifiedDocument(Document):
     """A diff in one column: what is gone, then what came."""
 
-    def __init__(self, pair: Comparison, context: int) -> None:
+    def __init__(self, pair: Comparison, context: int, without: frozenset[str] = frozenset()) -> None:
         self.pair = pair
-        self.lines: list[DiffLine] = unified(
+        lines: list[DiffLine] = unified(
             pair.difference,
             pair.before.snapshot.text,
             pair.after.snapshot.text,
             context_lines(context),
         )
+        self.lines = [line for line in lines if not pair.names(line.before_line, line.after_line) & without]
 
     @property
     def count(self) -> int:
@@ -466,14 +492,15 @@ class UnifiedDocument(Document):
 class SideBySideDocument(Document):
     """A diff in two columns: what an op was beside what it became."""
 
-    def __init__(self, pair: Comparison, context: int) -> None:
+    def __init__(self, pair: Comparison, context: int, without: frozenset[str] = frozenset()) -> None:
         self.pair = pair
-        self.lines: list[SideLine] = side_by_side(
+        lines: list[SideLine] = side_by_side(
             pair.difference,
             pair.before.snapshot.text,
             pair.after.snapshot.text,
             context_lines(context),
         )
+        self.lines = [line for line in lines if not pair.names(line.before_line, line.after_line) & without]
 
     @property
     def count(self) -> int:

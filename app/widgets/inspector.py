@@ -23,6 +23,7 @@ from app.workspace import OpCost, Workspace
 from engine.passes import IMPORT, PASSES
 from engine.snapshot import OpRecord, Snapshot, TensorType, is_computation
 
+CODEGEN = "codegen"
 LABEL = 8
 """Cells of the labels at the left."""
 
@@ -103,7 +104,18 @@ def op_lines(work: Workspace, snapshot: Snapshot, op: OpRecord, width: int) -> l
     if op.attributes and op.name != "top.Weight":
         text = " · ".join(f"{name} {value}" for name, value in readable_attributes(op))
         lines += wrapped("attrs", text, width, "changed")
-    return lines
+    return [*lines, *_code_lines(snapshot, op)]
+
+
+def _code_lines(snapshot: Snapshot, op: OpRecord) -> Iterator[list[Span]]:
+    """The op's instructions, after code generation."""
+    if snapshot.pass_name != CODEGEN or snapshot.report is None or not is_computation(op):
+        return
+    from app.widgets.code_lines import instruction_lines
+
+    index = next((i for i, other in enumerate(snapshot.ops) if other is op), -1)
+    for number, line in enumerate(instruction_lines(snapshot.report, index)):
+        yield labelled("" if number else "code", line)
 
 
 def _from_lines(work: Workspace, op: OpRecord, width: int) -> list[list[Span]]:
@@ -172,16 +184,16 @@ def _cost_lines(cost: OpCost, first: bool) -> Iterator[list[Span]]:
         ],
     )
     if cost.rows is not None:
-        read, written = (units.size(cost.total(f"ddr_{way}_bytes")) for way in ("read", "write"))
         yield labelled(
             "costs",
             [
                 (units.cycles(cost.total("cycles")), "bold"),
                 (" · ", "muted"),
                 (f"bound by {cost.bound}", f"{cost.bound}-bound"),
-                (f" · reads {read}, writes {written}", "muted"),
             ],
         )
+        read, written = (units.size(cost.total(f"ddr_{way}_bytes")) for way in ("read", "write"))
+        yield labelled("moves", [(f"{read} read, {written} written", "")])
 
 
 def _type_lines(work: Workspace, snapshot: Snapshot, op: OpRecord) -> list[list[Span]]:

@@ -15,7 +15,7 @@ class IrView(LineView):
     HELP = """
 The module after the selected pass. Every op stands on one line: results, name, operands, attributes, result types and,
 at the right edge, the part of the model that it came from. Operand types and location aliases are folded; **r** shows
-the exact MLIR text.
+the exact MLIR text, **w** leaves out weights and inputs.
 
 Colours: `weights`, `KV` and `activations` as everywhere. **d** shows what the pass did, aligned by op: a removed op
 stands beside those that it became, equal ones are folded (**+** and **-** show more or fewer). **D** puts both sides
@@ -88,11 +88,12 @@ became, **backspace** goes back.
                 if here and wanted in here[1].results:
                     return index
             return None
-        if not wanted.isdigit():
-            for index in range(self.document.count):
-                here = self.document.op(index)
-                if here and wanted.lower() in (here[1].kind.lower(), here[1].name.lower()):
-                    return index
+        if wanted.isdigit():
+            return self.document.numbered(int(wanted)) if self.document.count else None
+        for index in range(self.document.count):
+            here = self.document.op(index)
+            if here and wanted.lower() in (here[1].kind.lower(), here[1].name.lower()):
+                return index
         return super().locate(wanted)
 
 

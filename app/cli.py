@@ -405,8 +405,11 @@ def diff(
 @with_model_options
 def memory(
     model: Model,
-    module: Module,
     options: dict[str, Any],
+    module: Annotated[
+        str | None,
+        typer.Option("--module", "-m", metavar="NAME", help="Only this module; any layer's name works."),
+    ] = None,
     group: Group = None,
     svg: Annotated[
         Path | None,
@@ -415,14 +418,19 @@ def memory(
     png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="The same as PNG.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show layer groups with their maps of local memory, DDR tensors with lifetimes, and the KV slots of a module.
+    """Show DDR of the whole program, arena by arena and layer by layer.
 
-    Exit code 1 if a check fails.
+    Of a module: layer groups with their maps of local memory, DDR tensors with lifetimes, and KV slots. Exit code 1 if
+    a check of the module fails.
     """
     from app.console import emit, messages
     from engine.tables import known_group, memory_problems, memory_table
 
     pictures = [path for path in (svg, png) if path is not None]
+    if module is None:
+        _require_module(group=group, svg=svg, png=png)
+        _program_memory(_compile(_open(model, options)), as_json)
+        return
     _require_suffixes(svg=svg, png=png)
     compilation = _compile(_open(model, options))
     _raise_failures(compilation, module)
@@ -445,6 +453,27 @@ def memory(
         messages().print(
             "✓ no overlap, alignment kept, K and V where every module expects them", style="green"
         )
+
+
+def _require_module(**given: object) -> None:
+    """Raise UserError for an option that is about one module where none is named."""
+    for name, value in given.items():
+        if value is not None:
+            raise UserError(f"--{name} is about one module: give --module NAME too")
+
+
+def _program_memory(compilation: Compilation, as_json: bool) -> None:
+    from app.console import emit, output
+    from app.render_program_memory import program_memory_views
+    from engine.program_memory import program_memory
+
+    _raise_failures(compilation)
+    found = program_memory(compilation)
+    if as_json:
+        emit(found)
+        return
+    for item in program_memory_views(found):
+        output().print(item)
 
 
 def _print_memory(compilation: Compilation, module: str, found: Mapping[str, Any], group: int | None) -> None:

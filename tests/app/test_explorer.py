@@ -33,6 +33,12 @@ SIZE = (120, 40)
 SMALL = (80, 24)
 
 
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that write files write them here."""
+    monkeypatch.chdir(tmp_path)
+
+
 def shown(view: LineView) -> list[str]:
     """The text of all lines of a view."""
     return [plain(view.line(i)) for i in range(view.line_count())]

@@ -14,8 +14,8 @@ from app.console import left, right, table
 _STYLES = {"coeff": "blue", "io": "magenta", "neuron": "cyan"}
 _KIND_NAMES = {
     "weights": "weights",
-    "kv_cache": "KV cache",
-    "io": "inputs and outputs",
+    "kv_cache": "KV",
+    "io": "in/out",
     "neuron": "activations",
 }
 _BAR_CELLS = 20
@@ -42,30 +42,26 @@ def program_memory_views(found: Mapping[str, Any]) -> Iterator[RenderableType]:
             for arena in found["arenas"]
         ],
     )
-    yield Text("\n".join(["", *summary(found)]))
+    yield Text("\n".join(["", *(f"{label:<8} {text}" for label, text in summary(found))]))
 
 
 def kinds_text(kinds: Mapping[str, int]) -> str:
-    """Bytes by kind: `KV cache 4.2 MB · inputs and outputs 8.1 kB`."""
+    """Bytes by kind: `KV 4.2 MB · in/out 8.1 kB`."""
     return " · ".join(f"{_KIND_NAMES[kind]} {units.size(nbytes)}" for kind, nbytes in kinds.items() if nbytes)
 
 
-def summary(found: Mapping[str, Any]) -> Sequence[str]:
-    """What the program needs, what it leaves unused and which module needs most, a sentence each."""
+def summary(found: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    """What the program needs, what it leaves unused and which module needs most: labels with texts."""
     mark = found["high_water"]
-    return (
-        kinds_text(found["totals"]),
-        _holes_text(found["holes"]),
-        f"the neuron arena is as large as {mark['module']} needs it: {units.size(mark['bytes'])}, "
-        f"{units.size(mark['live_bytes'])} live at most",
-    )
+    most = f"{units.size(mark['bytes'])} as {mark['module']} needs, {units.size(mark['live_bytes'])} live at most"
+    return ("program", kinds_text(found["totals"])), ("holes", _holes_text(found["holes"])), ("neuron", most)
 
 
 def _holes_text(holes: Sequence[Mapping[str, int]]) -> str:
     if not holes:
-        return "no holes"
+        return "none"
     largest = max(holes, key=lambda hole: hole["bytes"])
     return (
-        f"{units.size(sum(hole['bytes'] for hole in holes))} in {len(holes)} holes that no tensor uses, "
+        f"{units.size(sum(hole['bytes'] for hole in holes))} in {len(holes)}, "
         f"the largest {units.size(largest['bytes'])} at {units.address(largest['address'])}"
     )

@@ -55,6 +55,7 @@ class MemoryScreen(WorkScreen):
         &.-local ArenaBars, &.-local #views, &.-local #details { display: none; }
         ProgramTable { height: 1fr; display: none; }
         &.-program ProgramTable { display: block; }
+        &.-program.-low Inspector { height: 7; }
         &.-program ArenaBars, &.-program #views { display: none; }
     }
     """

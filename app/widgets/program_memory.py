@@ -101,11 +101,11 @@ def _bar(arena: Mapping[str, Any], largest: int, width: int) -> Line:
 
 def program_lines(found: Mapping[str, Any], arena: Mapping[str, Any] | None) -> list[Line]:
     """The arena under the cursor and the sums of the program, for the panel of details."""
-    lines: list[Line] = []
+    labelled: list[tuple[str, str]] = []
     if arena is not None:
-        lines.append([("holds    ", "muted"), (kinds_text(arena["kinds"]), "")])
-        lines.append([("modules  ", "muted"), (" ".join(arena["modules"]), "")])
-    return [*lines, *([("program  ", "muted"), (text, "")] for text in summary(found))]
+        labelled += [("holds", kinds_text(arena["kinds"])), ("modules", " ".join(arena["modules"]))]
+    labelled += summary(found)
+    return [[(f"{label:<8} ", "muted"), (text, "")] for label, text in labelled]
 
 
 def program_title(arena: Mapping[str, Any] | None) -> str:

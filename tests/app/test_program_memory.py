@@ -72,9 +72,9 @@ async def test_the_cursor_tells_what_an_arena_holds(work: Workspace) -> None:
         details = screen.query_one("#details", Inspector)
         assert details.border_title == "io of layer 0"
         text = "\n".join(shown(details))
-        assert "KV cache 16.6 kB" in text
+        assert "KV 16.6 kB" in text
         assert "block_0 block_cache_0" in text
-        assert "holes that no tensor uses" in text
+        assert "as block_0 needs" in text
 
 
 @pytest.mark.parametrize("key", ["w", "escape"])

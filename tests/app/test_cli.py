@@ -465,6 +465,7 @@ def test_an_ended_process_leaves_nothing(
         text=True,
         cwd=Path(__file__).parents[2],
         start_new_session=True,
+        preexec_fn=interruptible,
     )
     # WHEN its workers run and the whole group is told to end
     wait_for(lambda: len(processes_of(started.pid)) > 2)
@@ -476,6 +477,11 @@ def test_an_ended_process_leaves_nothing(
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
     wait_for(lambda: not processes_of(started.pid))
+
+
+def interruptible() -> None:
+    """A shell lets what it runs in the background ignore interrupts, these tests perhaps, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def processes_of(group: int) -> list[str]:

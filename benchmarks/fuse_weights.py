@@ -1,4 +1,4 @@
-"""What `--fuse-weights` saves: cycles and DDR bytes of every module, time to first token and tokens/s, with and without.
+"""What `--fuse-weights` saves: cycles and DDR bytes of every module, time to first token, tokens/s.
 
     python benchmarks/fuse_weights.py [--models smollm2-135m,...] [--quantize w4bf16,w8bf16] [--seq-length 512,2048]
 
@@ -85,7 +85,8 @@ def speeds(plain: Compilation, fused: Compilation) -> str:
     first = [simulation.time_to_first_token * 1e3 for simulation in found]
     return (
         f"{prompt} tokens of prompt: first token after {first[0]:.1f} -> {first[1]:.1f} ms "
-        f"({first[1] / first[0] - 1:+.1%}), then {rates[0]:.1f} -> {rates[1]:.1f} tokens/s ({rates[1] / rates[0] - 1:+.1%})"
+        f"({first[1] / first[0] - 1:+.1%}), then {rates[0]:.1f} -> {rates[1]:.1f} tokens/s "
+        f"({rates[1] / rates[0] - 1:+.1%})"
     )
 
 

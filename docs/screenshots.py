@@ -16,14 +16,15 @@ import resvg_py
 
 FONT = "DejaVu Sans Mono"
 WIDTH = 1300
+WIDE_PREFILL = {"quantize": "bf16", "max_input_length": 512}
 SHOTS: tuple[tuple[str, tuple[int, int], dict[str, Any], tuple[str, ...]], ...] = (
     ("explore", (120, 40), {}, ("1", "]", "]", "]", "d")),
     ("side-by-side", (200, 60), {}, ("1", "]", "]", "]", "d", "D")),
     ("explore-80", (80, 24), {}, ("1", "]", "]", "]", "d")),
     ("memory", (120, 40), {}, ("2", "t")),
-    ("local-memory", (120, 40), {"quantize": "bf16", "max_input_length": 512}, ("1", "{", "{", "{", "2", "m", "g", "g")),
+    ("local-memory", (120, 40), WIDE_PREFILL, ("1", "{", "{", "{", "2", "m", "g", "g")),
     ("local-memory-80", (80, 24), {"quantize": "bf16"}, ("2", "m", "g")),
-    ("local-memory-200", (200, 60), {"quantize": "bf16", "max_input_length": 512}, ("2", "m")),
+    ("local-memory-200", (200, 60), WIDE_PREFILL, ("2", "m")),
     ("simulate", (120, 40), {}, ("3",)),
     ("kv", (120, 40), {}, ("4",)),
     ("run", (120, 40), {}, ("5",)),
@@ -31,7 +32,9 @@ SHOTS: tuple[tuple[str, tuple[int, int], dict[str, Any], tuple[str, ...]], ...] 
 """name, columns and lines, options beside S = 512, keys."""
 
 
-async def shoot(model: str, name: str, size: tuple[int, int], options: dict[str, Any], keys: tuple[str, ...]) -> str:
+async def shoot(
+    model: str, name: str, size: tuple[int, int], options: dict[str, Any], keys: tuple[str, ...]
+) -> str:
     """Open the explorer, press the keys, return the screen as SVG."""
     from app.explorer import Explorer
     from app.session import Session
@@ -64,7 +67,9 @@ def main() -> None:
         if arguments.only and name not in arguments.only:
             continue
         svg = asyncio.run(shoot(arguments.model, name, size, options, keys)).replace("Fira Code", FONT)
-        png = resvg_py.svg_to_bytes(svg_string=svg, width=WIDTH, monospace_family=FONT, font_dirs=["/usr/share/fonts"])
+        png = resvg_py.svg_to_bytes(
+            svg_string=svg, width=WIDTH, monospace_family=FONT, font_dirs=["/usr/share/fonts"]
+        )
         (arguments.out / f"{name}.png").write_bytes(bytes(png))
         print(name)
 

@@ -34,8 +34,8 @@ class Group(TpuOp):
     flow: time steps, each a negative number (-1, -2, ...) and the ids of the ops that run in it. swpipl_stage_num:
     stages of the pipeline; an op of stage s works on slice p - s at pipeline step p. group_type: how tensors are read
     as [n, c, d, h, w]. bank_conflicts: ids of ops whose results or scratch share a bank with memory that the other
-    engine uses in the same time step, because there was no room to keep them apart. row_idx: first rows of the slices of
-    rows that go through a group of the type that streams weights, one after the other.
+    engine uses in the same time step, because there was no room to keep them apart. row_idx: first rows of the slices
+    of rows that go through a group of the type that streams weights, one after the other.
     """
 
     operands = ("inputs*",)

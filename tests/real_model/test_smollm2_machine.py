@@ -22,7 +22,6 @@ pytestmark = [
 ]
 
 
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from make_smollm2 import write_smollm2

@@ -46,5 +46,11 @@ golden: ## write the golden numbers anew (needs the parity extra)
 	$(PYTHON) tests/golden/make.py
 
 .PHONY: bench
-bench: ## the benchmarks' tables
-	for script in benchmarks/*.py; do $(PYTHON) $$script; done
+bench: ## the benchmarks' tables; MODEL is a SmolLM2-135M folder (tests/make_smollm2.py writes one)
+	@test -n "$(MODEL)" || { echo "usage: make bench MODEL=FOLDER"; exit 2; }
+	$(PYTHON) benchmarks/compile_smollm2.py $(MODEL)
+	$(PYTHON) benchmarks/config_only.py
+	$(PYTHON) benchmarks/explorer.py $(MODEL)
+	$(PYTHON) benchmarks/layer_groups.py
+	$(PYTHON) benchmarks/fuse_weights.py
+	$(PYTHON) benchmarks/decode.py $(MODEL)

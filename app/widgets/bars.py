@@ -123,10 +123,6 @@ class KeyBar(Bar):
         self.scopes = tuple(scopes)
         self._spots: list[tuple[int, int, str]] = []
 
-    def watch_focus(self) -> None:
-        """Show the keys of the panel that has the focus now."""
-        self.refresh()
-
     def _tabs(self, wide: bool) -> list[tuple[str, str, str]]:
         """(text, roles, action) of each screen."""
         found = []

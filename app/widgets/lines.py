@@ -27,11 +27,6 @@ def plain(line: Line) -> str:
     return "".join(text for text, _ in line)
 
 
-def with_role(line: Line, role: str) -> list[Span]:
-    """The line with one more role on every span."""
-    return [(text, f"{roles} {role}" if roles else role) for text, roles in line]
-
-
 class LineView(ScrollView, can_focus=True):
     """A virtual list with a cursor; subclasses say how many lines there are and what each shows."""
 

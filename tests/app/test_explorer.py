@@ -617,3 +617,24 @@ async def _until(pilot: Pilot[None], condition: object, seconds: float = 10) -> 
         await asyncio.sleep(0.02)
         await pilot.pause()
     raise AssertionError("it did not happen in time")
+
+
+def test_every_action_of_the_registry_is_somebodys() -> None:
+    # GIVEN all classes that have actions
+    import app.screens.generate
+    import app.screens.kv
+    import app.screens.memory
+    import app.screens.simulate  # noqa: F401
+
+    owners = [Explorer, WorkScreen, LineView, *_below(WorkScreen), *_below(LineView)]
+    # THEN the registry names no method that none of them has
+    names = {action.name.partition("(")[0] for action in ACTIONS}
+    assert [n for n in names if not any(hasattr(owner, f"action_{n}") for owner in owners)] == []
+    # AND no key has two meanings in one scope
+    for scope in {action.scope for action in ACTIONS}:
+        keys = [key for action in of_scopes([scope]) for key in action.keys]
+        assert len(keys) == len(set(keys)), scope
+
+
+def _below(cls: type) -> list[type]:
+    return [sub for direct in cls.__subclasses__() for sub in (direct, *_below(direct))]

@@ -201,7 +201,7 @@ class ModuleGroups:
             "available_bytes": attempt.available_bytes,
             "cycles": attempt.cycles,
             "reason": self.name(attempt.reason),
-            "taken": attempt.secs == plan.secs,
+            "taken": attempt.secs == plan.row_secs,
         }
 
     def global_ops(self) -> Table:

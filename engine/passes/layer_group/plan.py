@@ -137,6 +137,11 @@ class GroupPlan:
     row_starts: tuple[int, ...] = ()
 
     @property
+    def row_secs(self) -> Secs:
+        """As how many slices the group was tried: a STREAM group counts its slices of rows as those of c."""
+        return Secs(c=len(self.row_starts)) if self.row_starts else self.secs
+
+    @property
     def flow(self) -> list[int]:
         """Time steps as TPU-MLIR writes them: -1, ids of step 1, -2, ids of step 2, ..."""
         found: list[int] = []

@@ -220,7 +220,7 @@ def stream_of(program: Program, indices: Sequence[int]) -> Stream:
         frozenset(),
     )
     _check_tiles(found)
-    return _with_places(found, program)
+    return _with_places(replace(found, spread=_spread(found, program.chip.lanes)))
 
 
 def _check_tiles(stream: Stream) -> None:
@@ -268,20 +268,20 @@ def _leaves(value: str, indices: Sequence[int], program: Program) -> bool:
 # -- where values lie -------------------------------------------------------------------------------------------------
 
 
-def _with_places(stream: Stream, program: Program) -> Stream:
-    """Decide which values share memory, and which are spread."""
+def _with_places(stream: Stream) -> Stream:
+    """Decide which values share memory."""
     roots = {value: value for value in stream.values}
     for op in stream.ops:
         if not op.moves:
             roots[op.result] = roots[op.operands[0]]
     in_place: dict[str, str] = {}
-    plain = replace(stream, roots=roots)
+    plain = replace(stream, roots=roots, in_place={})
     for op in stream.ops:
         replaced = _replaced(op, plain) if plain.is_whole(op.result) else None
         if replaced is not None:
             in_place[op.result] = replaced
             roots = {value: roots[replaced] if root == op.result else root for value, root in roots.items()}
-    return replace(plain, roots=roots, in_place=in_place, spread=_spread(plain, program.chip.lanes))
+    return replace(plain, roots=roots, in_place=in_place)
 
 
 def _replaced(op: StreamOp, stream: Stream) -> str | None:

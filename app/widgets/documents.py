@@ -275,6 +275,12 @@ class SnapshotDocument(Document):
         """Role of every value."""
         return value_roles(self.snapshot)
 
+    @cached_property
+    def groups(self) -> dict[int, int]:
+        """Number of each layer group by the line of its op."""
+        lines = (op.line for op in self.snapshot.ops if op.name == GROUP)
+        return {line: number for number, line in enumerate(lines)}
+
     @property
     def count(self) -> int:
         return len(self.lines)
@@ -284,10 +290,11 @@ class SnapshotDocument(Document):
         text = self.text[number]
         indent = text[: len(text) - len(text.lstrip())]
         op = self.by_line.get(number)
-        spans: list[Span] = [(f"{number + 1:>{GUTTER - 1}} ", "faint"), (indent[2:], "")]
+        spans: list[Span] = [(f"{number + 1:>{GUTTER - 1}} ", "faint"), *_indent_spans(op, indent[2:], text)]
         if op is None:
             return [*spans, *_frame_spans(text.strip())]
-        return with_label([*spans, *op_spans(op, self.roles, self.layout, self.align)], line_label(op), width)
+        label = f"group {self.groups[number]}" if number in self.groups else line_label(op)
+        return with_label([*spans, *op_spans(op, self.roles, self.layout, self.align)], label, width)
 
     def numbered(self, number: int) -> int:
         return min(bisect_left(self.lines, number - 1), max(self.count - 1, 0))
@@ -319,6 +326,22 @@ def with_label(line: list[Span], label: str, width: int) -> list[Span]:
         # a label cut in half says nothing: it begins where the panel ends
         gap = max(3, width - used)
     return [*line, (" " * gap, ""), (label, "faint italic")]
+
+
+GROUP = "tpu.Group"
+
+
+def _indent_spans(op: OpRecord | None, indent: str, text: str) -> list[Span]:
+    """The indentation of a line, with the frame of the layer group that the line is in."""
+    if op is not None and op.name == GROUP:
+        frame = "╭─"
+    elif op is not None and op.parent is not None:
+        frame = "│"
+    elif op is None and len(indent) > 1 and text.lstrip().startswith("}"):
+        frame = "╰─"
+    else:
+        return [(indent, "")]
+    return [(frame, "heading"), (indent[len(frame) :], "")]
 
 
 def _frame_spans(text: str) -> list[Span]:

@@ -164,3 +164,27 @@ def test_matches_are_marked_across_spans() -> None:
     found = list(marked(line, "u.matm"))
     assert plain(found) == plain(line)
     assert [text for text, roles in found if "match" in roles] == ["u.", "MatM"]
+
+
+def test_the_ops_of_a_layer_group_stand_in_a_frame_with_its_number() -> None:
+    # GIVEN a module with one group of two ops
+    tensor = TensorType((1, 4), "bf16")
+
+    def op(name: str, line: int, parent: int | None = None) -> OpRecord:
+        return OpRecord(name, (), (), (f"%{line}",), (tensor,), {}, ("a",), (), line, parent)
+
+    text = "\n".join(
+        (
+            '    %0 = "tpu.Add"() : () -> tensor<1x4xbf16>',
+            '    %1 = "tpu.Group"() ({',
+            '      %2 = "tpu.Add"() : () -> tensor<1x4xbf16>',
+            "    }) : () -> tensor<1x4xbf16>",
+            '    %4 = "tpu.Add"() : () -> tensor<1x4xbf16>',
+        )
+    )
+    ops = (op("tpu.Add", 0), op("tpu.Group", 1), op("tpu.Add", 2, 1), op("tpu.Add", 4))
+    document = SnapshotDocument(Snapshot("m", "layer-group", text, ops, {}, True, 0.0))
+    # THEN its lines are framed and the others are not
+    lines = [plain(document.line(index, 60)) for index in range(document.count)]
+    assert [next((c for c in line if c in "╭│╰"), "") for line in lines] == ["", "╭", "│", "╰", ""]
+    assert lines[1].endswith("group 0")

@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from app.widgets.documents import op_label
-from engine.passes.layer_group.plan import BufferKind, GroupPlan, Item, ItemKind, LmemBuffer, Secs, Slices
+from engine.passes.layer_group.plan import (
+    BufferKind,
+    GroupPlan,
+    GroupType,
+    Item,
+    ItemKind,
+    LmemBuffer,
+    Secs,
+    Slices,
+)
 from engine.snapshot import OpRecord
 from engine.tpu.chip import Chip
 
@@ -326,12 +335,51 @@ class GroupFacts:
 
     def touched(self, index: int) -> tuple[set[int], set[int]]:
         """Steps in which the compute engine, and in which the DMA touches a buffer."""
+        if self.plan.type is GroupType.STREAM:
+            return self._touched_by_runs(index)
         writer = self.writer(index)
         computes = [*self.readers(index), *([writer] if writer and writer.kind is ItemKind.COMPUTE else [])]
         return (
             {self.step_of[item.id] for item in computes if item.id in self.step_of},
             {self.step_of[item.id] for item in self.moves(index) if item.id in self.step_of},
         )
+
+    def _touched_by_runs(self, index: int) -> tuple[set[int], set[int]]:
+        """The same where every item is one run on one piece, which lies in one of a value's buffers."""
+        buffer = self.plan.buffers[index]
+        computed: set[int] = set()
+        moved: set[int] = set()
+        for item in self.plan.items:
+            step = self.step_of[item.id]
+            if not buffer.first_step <= step <= buffer.last_step:
+                continue
+            if item.kind is not ItemKind.COMPUTE:
+                moved |= {step} if self._is_in(item, buffer) else set()
+            elif buffer.kind is BufferKind.SCRATCH:
+                computed |= {step} if item.buffer_bytes and _holds(buffer, item.buffer_address) else set()
+            elif self._is_in(item, buffer) or self._reads(item, buffer):
+                computed.add(step)
+        return computed, moved
+
+    def _is_in(self, item: Item, buffer: LmemBuffer) -> bool:
+        """Whether the piece that a run moves or makes lies in a buffer."""
+        kept = buffer.kind is not BufferKind.SCRATCH and self.root(item.value) == buffer.value
+        return kept and _holds(buffer, item.out_address)
+
+    def _reads(self, item: Item, buffer: LmemBuffer) -> bool:
+        """Whether a run reads a buffer: the piece of its value that was written last is there."""
+        if buffer.value not in {self.root(value) for value in self.ops[item.record].operands}:
+            return False
+        step = self.step_of[item.id]
+        written = [
+            (self.step_of[other.id], other.out_address)
+            for other in self.plan.items
+            if self.root(other.value) == buffer.value
+            and (self.step_of[other.id] < step or other.kind is ItemKind.COMPUTE)
+            and self.step_of[other.id] <= step
+            and other.kind is not ItemKind.STORE
+        ]
+        return bool(written) and _holds(buffer, max(written)[1])
 
     @cached_property
     def clashes(self) -> tuple[frozenset[int], ...]:
@@ -437,6 +485,10 @@ class GroupFacts:
         return ("DMA", by_dma / total) if 2 * by_dma >= total else ("TIU", 1 - by_dma / total)
 
 
+def _holds(buffer: LmemBuffer, address: int) -> bool:
+    return buffer.address <= address < buffer.address + max(1, buffer.nbytes)
+
+
 def joined_kinds(kinds: Sequence[str]) -> str:
     """`3 MatMul + RMSNorm`: kinds in order of appearance, repeats counted."""
     counts: dict[str, int] = {}
@@ -475,7 +527,12 @@ def _numbers(secs: Secs, index: int) -> tuple[int, ...]:
 
 
 def price_items(plan: GroupPlan, ops: Sequence[OpRecord], chip: Chip) -> dict[int, tuple[int, ...]]:
-    """Cycles of every item for every slice, priced as the pass does it; items of equal slices are priced once."""
+    """Cycles of every item for every slice, priced as the pass does it; items of equal slices are priced once.
+
+    None for a group that streams weights: its steps are those of all its pieces already.
+    """
+    if plan.type is GroupType.STREAM:
+        return {}
     from engine.passes.layer_group.chains import Program, group_of
     from engine.passes.layer_group.cost import prices_of
 

@@ -7,9 +7,10 @@ from functools import partial
 
 import pytest
 from lmem_cases import INDEX, OPS, PLAN, with_buffer
+from stream_bench import feed_forward, planned, small
 
 from app.widgets.lmem_facts import GroupFacts, Part, kib, parts_of, price_items, secs_text, slice_text
-from engine.passes.layer_group.plan import GroupPlan, Secs
+from engine.passes.layer_group.plan import BufferKind, GroupPlan, Secs
 from engine.passes.layer_group.search import plan_groups
 from engine.tpu.chip import chip
 
@@ -180,3 +181,28 @@ def test_bound_and_slack_of_a_step() -> None:
 
 def test_kib() -> None:
     assert [kib(n) for n in (0, 2304, 73728, 1 << 18)] == ["0", "2.2", "72", "256"]
+
+
+def test_a_group_that_streams_weights_keeps_tiles_and_scratch_in_banks_of_their_own() -> None:
+    # GIVEN a feed-forward network whose weights come tile by tile, on little local memory
+    little = small(32768)
+    ops = feed_forward(1, 256, 2560)
+    (plan,) = planned(ops, little).groups
+    facts = GroupFacts(plan, ops, little, pricer=partial(price_items, plan, ops, little))
+    apart = [
+        index
+        for index, buffer in enumerate(plan.buffers)
+        if buffer.kind is BufferKind.SCRATCH or (buffer.kind is BufferKind.WEIGHT and buffer.nbytes > 1024)
+    ]
+    banks = {bank for index in apart for bank in facts.banks(index)}
+    assert any(plan.buffers[index].kind is BufferKind.WEIGHT for index in apart)
+    # THEN no step has both engines in one of those banks, and every buffer is touched while it lives
+    assert not any(banks & clash for clash in facts.clashes)
+    assert not facts.problems
+    for index, buffer in enumerate(plan.buffers):
+        computed, moved = facts.touched(index)
+        assert min(computed | moved) == buffer.first_step
+        assert max(computed | moved) == buffer.last_step
+    # and there is one pipeline step, with the costs of the plan
+    assert facts.pipeline_steps == 1
+    assert [facts.cost(step, 0) for step in range(facts.steps)] == [facts.cost(s) for s in range(facts.steps)]

@@ -31,6 +31,9 @@ from engine.tpu.chip import Chip
 
 Table = list[dict[str, Any]]
 
+_PARTS = ("scale", "zero_point")
+"""Parts of a quantised weight that come from the same tensor as the weight."""
+
 
 @dataclass(frozen=True)
 class ModuleGroups:
@@ -129,7 +132,9 @@ class ModuleGroups:
 
     def _value_name(self, value: str) -> str:
         maker = self._makers[value]
-        return self._tensor(maker) or self.name(maker.location)
+        part = str(maker.attributes.get("path", "")).rpartition(".")[2]
+        ending = f".{part}" if part in _PARTS else ""
+        return (self._tensor(maker) or self.name(maker.location)) + ending
 
     def _tensor(self, maker: OpRecord) -> str | None:
         """The checkpoint tensor that an op brings; None for what is computed."""

@@ -317,3 +317,22 @@ def test_simulated_ops_say_their_group(opened: Run) -> None:
     assert {op["group"] for op in module["ops"]} == {None, 0, 1, 2, 3, 4}
     _, text, _ = opened("simulate", "MODEL")
     assert "group" in text
+
+
+# -- weights that are streamed -------------------------------------------------------------------------------------
+
+
+def test_streamed_weights_are_shown_explained_and_checked(run: Run, checkpoint: Path) -> None:
+    # GIVEN a checkpoint whose groups stream the weights of its quantised products
+    given = (checkpoint, "--quantize", "w4bf16", "--seq-length", "64", "--fuse-weights")
+    memory = checked("memory", run("memory", *given, "--module", "block_cache_0", "--json")[1])
+    # THEN tables, explanations and checks take them like any other group
+    assert {group["type"] for group in memory["groups"]} == {"STREAM"}
+    names = [(row["group"], row["buffer"]) for row in memory["lmem"]]
+    assert any(name.endswith("q_proj.weight.scale") for _, name in names)
+    assert len(set(names)) == len(names)
+    explained = checked("explain", run("explain", *given, "--module", "block_cache_0", "--json")[1])
+    assert all(group["cycles"] < group["alone_cycles"] for group in explained["groups"])
+    assert "without streaming" in run("explain", *given, "--module", "block_0", "--group", "0")[1]
+    code, out, _ = run("check", *given, "--json")
+    assert (code, checked("check", out)["ok"]) == (0, True)

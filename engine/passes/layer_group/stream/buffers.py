@@ -12,7 +12,9 @@ from engine.passes.layer_group.stream.moves import Part, Role, local_bytes
 from engine.passes.layer_group.stream.pieces import piece_bytes
 from engine.passes.layer_group.stream.schedule import Run, Schedule
 from engine.tpu.a16_kernel import a16_shape, tile_scratch
+from engine.tpu.cores import Range
 from engine.tpu.emit import align_up
+from engine.tpu.isa import Engine
 
 Key = tuple[str, str | int, int]
 """Kind of buffer, whose it is, and which of two."""
@@ -20,18 +22,38 @@ Key = tuple[str, str | int, int]
 
 @dataclass
 class _Buffer:
-    """One buffer while it is being measured. parts: bytes of each value that travels in it."""
+    """One buffer while it is being measured. parts: bytes of each value that travels in it. touched: for compute and
+    for the DMA the first and the last step in which it touches the buffer."""
 
     kind: BufferKind
     phase: int | None
     apart: bool
-    first: int
-    last: int
     parts: dict[str, int] = field(default_factory=dict)
+    touched: dict[Engine, Range] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         return sum(self.parts.values())
+
+    @property
+    def first(self) -> int:
+        return min(first for first, _ in self.touched.values())
+
+    @property
+    def last(self) -> int:
+        return max(last for _, last in self.touched.values())
+
+    def touch(self, engine: Engine, step: int) -> None:
+        first, last = self.touched.get(engine, (step, step))
+        self.touched[engine] = (min(first, step), max(last, step))
+
+    def mask(self, period: int, *engines: Engine) -> int:
+        """The steps between the first and the last touch, counted around a loop, as bits."""
+        spans = [self.touched[engine] for engine in engines if engine in self.touched]
+        if not spans:
+            return 0
+        first, last = min(first for first, _ in spans), max(last for _, last in spans)
+        return sum(1 << step for step in {at % period for at in range(first, last + 1)})
 
 
 @dataclass
@@ -74,7 +96,7 @@ class Buffers:
                     self._use(self.key(value, run.tile), run, self._root(value), 0)
             scratch = self._scratch_bytes(op, run)
             if scratch:
-                self._use(self._scratch_key(op, run), run, self._scratch_name(op, run), scratch)
+                self._use(self._scratch_key(op), run, self._scratch_name(op), scratch)
 
     def _use(self, key: Key, run: Run, value: str, nbytes: int) -> None:
         kind = key[0]
@@ -83,9 +105,8 @@ class Buffers:
             phase = None if kind in ("whole", "once") else run.track.phase
             sort = {"scratch": BufferKind.SCRATCH, "weights": BufferKind.WEIGHT, "once": BufferKind.WEIGHT}
             apart = kind in ("scratch", "weights")
-            buffer = _Buffer(sort.get(kind, BufferKind.ACTIVATION), phase, apart, run.step, run.step)
-            self._found[key] = buffer
-        buffer.first, buffer.last = min(buffer.first, run.step), max(buffer.last, run.step)
+            buffer = self._found[key] = _Buffer(sort.get(kind, BufferKind.ACTIVATION), phase, apart)
+        buffer.touch(Engine.GDMA if run.op is None else Engine.TIU, run.step)
         if kind == "scratch":
             buffer.phase = int(key[1])
         chip = self.schedule.prices.chip
@@ -105,15 +126,15 @@ class Buffers:
             return ("whole", root, 0)
         return ("tile", root, tile % 2 if self.schedule.tracks[ItemKind.COMPUTE, value].parity else 0)
 
-    def _scratch_key(self, op: StreamOp, run: Run) -> Key:
-        return ("scratch", self._home(op, run), 0)
+    def _scratch_key(self, op: StreamOp) -> Key:
+        return ("scratch", self._home(op), 0)
 
-    def _scratch_name(self, op: StreamOp, run: Run) -> str:
+    def _scratch_name(self, op: StreamOp) -> str:
         """Scratch goes by the result of the product in whose steps it is used, or of what runs before all products."""
-        home = self._home(op, run)
+        home = self._home(op)
         return self.schedule.stream.products[home].result if home >= 0 else self.schedule.stream.ops[0].result
 
-    def _home(self, op: StreamOp, run: Run) -> int:
+    def _home(self, op: StreamOp) -> int:
         """The phase in whose steps an op runs: norms behind a phase run with the next one."""
         last = len(self.schedule.cut.tiles) - 1
         if not op.rank.whole:
@@ -138,11 +159,11 @@ class Buffers:
     def _scratch_bytes(self, op: StreamOp, run: Run) -> int:
         """From the beginning of the phase's scratch, which keeps the transposed x of its product."""
         needed = self.schedule.scratch(op, run.part)
-        return needed if op.is_product or not needed else self.kept_scratch(op, run) + needed
+        return needed if op.is_product or not needed else self.kept_scratch(op) + needed
 
-    def kept_scratch(self, op: StreamOp, run: Run) -> int:
+    def kept_scratch(self, op: StreamOp) -> int:
         """Bytes at the beginning of the scratch of an op's phase that live from tile to tile."""
-        home = self._home(op, run)
+        home = self._home(op)
         if home < 0:
             return 0
         product, chip = self.schedule.stream.products[home], self.schedule.prices.chip
@@ -153,11 +174,19 @@ class Buffers:
     def requests(self) -> list[Request]:
         """What is to be placed. Steps of several slices are counted around their loop."""
         period = self.schedule.period if len(self.schedule.cut.rows) > 1 else self.schedule.steps
-        found = []
-        for (_, name, _), buffer in self._found.items():
-            steps = sum(1 << step for step in {at % period for at in range(buffer.first, buffer.last + 1)})
-            found.append(Request(str(name), buffer.kind, buffer.nbytes, steps, buffer.phase, buffer.apart))
-        return found
+        return [
+            Request(
+                str(name),
+                buffer.kind,
+                buffer.nbytes,
+                buffer.mask(period, *Engine),
+                buffer.mask(period, Engine.TIU),
+                buffer.mask(period, Engine.GDMA),
+                buffer.phase,
+                buffer.apart,
+            )
+            for (_, name, _), buffer in self._found.items()
+        ]
 
     def place(self) -> Full | None:
         """Find an address for every buffer; otherwise the one that finds none."""
@@ -186,8 +215,8 @@ class Buffers:
         needed = self.schedule.scratch(op, run.part)
         if not needed:
             return (0, 0)
-        skipped = 0 if op.is_product else self.kept_scratch(op, run)
-        return self.addresses[self._scratch_key(op, run)] + skipped, needed
+        skipped = 0 if op.is_product else self.kept_scratch(op)
+        return self.addresses[self._scratch_key(op)] + skipped, needed
 
     @property
     def used_bytes(self) -> int:

@@ -1,5 +1,9 @@
-"""Addresses in local memory for a streamed group: weights and scratch from the top down, in banks of their own, so that
-the DMA fills other banks than those that compute reads; activations from the bottom up."""
+"""Addresses in local memory for a streamed group.
+
+Weights and scratch lie from the top down, in banks of their own, so that the DMA fills other banks than those that
+compute reads; everything else from the bottom up, where there is room in other banks than what the other engine touches
+at the same time.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,16 @@ from engine.tpu.emit import align_up
 
 @dataclass(frozen=True)
 class Request:
-    """A buffer. nbytes: per lane. steps: bit mask of the steps in which it is in use. phase: of whose tiles its size
-    depends; None for anything else. apart: it gets banks of its own."""
+    """A buffer. nbytes: per lane. steps, computed, moved: bit masks of the steps in which it is in use, and in which
+    compute and the DMA may touch it. phase: on whose tiles its size depends; None for anything else. apart: it gets
+    banks of its own."""
 
     value: str
     kind: BufferKind
     nbytes: int
     steps: int
+    computed: int
+    moved: int
     phase: int | None
     apart: bool
 
@@ -42,18 +49,41 @@ def most_used(requests: Sequence[Request], chip: Chip) -> int:
 
 def place(requests: Sequence[Request], chip: Chip) -> tuple[int, ...] | Full:
     """The address of every buffer: no two that are in use in one step overlap."""
+    found = _place(requests, chip, spread=True)
+    return _place(requests, chip, spread=False) if isinstance(found, Full) else found
+
+
+def _place(requests: Sequence[Request], chip: Chip, *, spread: bool) -> tuple[int, ...] | Full:
     addresses = [0] * len(requests)
-    placed: list[tuple[int, int, int]] = []
+    placed: list[tuple[int, int, Request]] = []
     for number in sorted(range(len(requests)), key=lambda n: _order(requests[n])):
         request = requests[number]
-        blocked = sorted((start, end) for start, end, steps in placed if steps & request.steps)
         size = _size(request, chip)
-        found = _highest(blocked, size, chip) if request.apart else _lowest(blocked, size)
+        blocked = sorted((start, end) for start, end, other in placed if other.steps & request.steps)
+        if request.apart:
+            found = _highest(blocked, size, chip)
+        else:
+            found = _lowest(_with_banks(request, placed, chip), size) if spread else chip.lmem_bytes
+            found = found if found + size <= chip.lmem_bytes else _lowest(blocked, size)
         if found < 0 or found + size > chip.lmem_bytes:
             return Full(number, most_used(requests, chip))
         addresses[number] = found
-        placed.append((found, found + size, request.steps))
+        placed.append((found, found + size, request))
     return tuple(addresses)
+
+
+def _with_banks(
+    request: Request, placed: Sequence[tuple[int, int, Request]], chip: Chip
+) -> list[tuple[int, int]]:
+    """What a buffer should keep off: buffers in use with it, and all banks of those that the other engine touches."""
+    blocked = []
+    for start, end, other in placed:
+        if request.computed & other.moved | request.moved & other.computed:
+            bank = chip.bank_bytes
+            blocked.append((start // bank * bank, align_up(end, bank)))
+        elif request.steps & other.steps:
+            blocked.append((start, end))
+    return sorted(blocked)
 
 
 def _order(request: Request) -> tuple[bool, bool, int]:

@@ -99,6 +99,13 @@ def shifted(kind: str, number: int, by: int) -> Callable[[tuple[OpRecord, ...]],
     return change
 
 
+def over_its_operand(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+    """The norm's result where the sum lies that is read again behind it."""
+    there = ginfo(ops, find(ops, "Add"))["out_addr"]
+    index = find(ops, "RMSNorm")
+    return shifted("RMSNorm", 0, there - ginfo(ops, index)["out_addr"])(ops)
+
+
 def one_place_for_tiles(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
     index = weight_load(ops, 1)
     return with_ginfo(ops, index, tile_addr=ginfo(ops, index)["tile_addr"][:1])
@@ -177,7 +184,7 @@ def store_elsewhere(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
 
 
 CORRUPTIONS: dict[str, tuple[Callable[[tuple[OpRecord, ...]], tuple[OpRecord, ...]], str]] = {
-    "address": (shifted("RMSNorm", 0, -128), "reads"),
+    "address": (over_its_operand, "reads"),
     "one place for all tiles": (one_place_for_tiles, "meet in time step"),
     "tile over scratch": (tile_over_scratch, ""),
     "load too late": (late_load, "meet in time step"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -64,6 +65,8 @@ requests = st.lists(
         st.sampled_from(list(BufferKind)),
         st.integers(1, 60000),
         st.integers(1, (1 << 12) - 1),
+        st.integers(0, (1 << 12) - 1),
+        st.integers(0, (1 << 12) - 1),
         st.just(None),
         st.booleans(),
     ),
@@ -87,12 +90,22 @@ def test_buffers_in_use_together_do_not_overlap(listed: list[Request]) -> None:
 
 
 def test_more_than_fits_is_said_with_what_is_needed() -> None:
-    one = Request("%0", BufferKind.ACTIVATION, 200_000, 0b11, None, False)
-    two = Request("%1", BufferKind.SCRATCH, 100_000, 0b10, None, True)
+    one = Request("%0", BufferKind.ACTIVATION, 200_000, 0b11, 0b11, 0, None, False)
+    two = Request("%1", BufferKind.SCRATCH, 100_000, 0b10, 0b10, 0, None, True)
     # GIVEN two buffers of which the second is rounded up to whole banks
     found = place([one, two], CHIP)
     assert isinstance(found, Full)
     assert found.needed == 200_000 // 64 * 64 + 7 * CHIP.bank_bytes
+
+
+def test_engines_get_banks_of_their_own_where_there_is_room() -> None:
+    # GIVEN something loaded in the step in which another buffer is computed, and as much as fills local memory
+    computed = Request("%0", BufferKind.ACTIVATION, 100, 0b111, 0b111, 0, None, False)
+    loaded = Request("%1", BufferKind.ACTIVATION, 100, 0b110, 0b100, 0b010, None, False)
+    large = replace(computed, value="%2", nbytes=CHIP.lmem_bytes - 256)
+    # THEN it lies in the next bank, or in the same one if need be
+    assert place([computed, loaded], CHIP) == (0, CHIP.bank_bytes)
+    assert place([loaded, large], CHIP) == (CHIP.lmem_bytes - 256, 0)
 
 
 @pytest.mark.parametrize(("rows", "lmem_bytes"), [(1, 262144), (300, 262144), (500, 16384)])

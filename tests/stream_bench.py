@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from group_bench import Built, build
@@ -162,12 +163,8 @@ def small(lmem_bytes: int, name: str = "bm1684x") -> Chip:
 @contextmanager
 def compiling_for(chip: Chip) -> Iterator[None]:
     """Options name this chip, whatever they are asked for."""
-    before = engine.options.chip
-    engine.options.chip = lambda name: chip  # type: ignore[assignment]
-    try:
+    with patch.object(engine.options, "chip", lambda name: chip):
         yield
-    finally:
-        engine.options.chip = before
 
 
 def planned(ops: Sequence[OpRecord], chip: Chip) -> LayerGroupReport:

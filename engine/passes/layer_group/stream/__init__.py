@@ -8,7 +8,7 @@ weights come tile by tile. They are ours; TPU-MLIR leaves every such product out
     ginfo      what the IR says of it; view, emission, check: places, instructions and invariants from the IR alone
 
 In the IR such a group has the type 16 and one slice. Its `flow` lists the time steps of all tiles: an op runs once for
-each of its pieces, which the lists of its `ginfo` cut (c: tokens, or rows of a weight; w: columns), under ids that count
-up from its own. `tile_addr` says where pieces lie in turn that have a place of their own; other pieces lie in the whole
-value at `out_addr`. Weights and norms' gains come again for each slice of rows that `row_idx` lists.
+each of its pieces, which the lists of its `ginfo` cut (c: tokens, or rows of a weight; w: columns), under ids that
+count up from its own. `tile_addr` says where pieces lie in turn that have a place of their own; other pieces lie in the
+whole value at `out_addr`. Weights and gains of norms come again for each slice of rows that `row_idx` lists.
 """

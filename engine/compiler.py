@@ -11,7 +11,7 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -298,8 +298,3 @@ def _stop(workers: Sequence[_Worker], graceful: bool) -> None:
         worker.connection.close()
     for worker in workers:
         worker.process.join(2)
-
-
-def snapshots_by_name(compilation: Compilation) -> Mapping[str, ModuleSnapshots]:
-    """The modules in the plan's order."""
-    return {s.name: compilation.modules[s.name] for s in compilation.specs if s.name in compilation.modules}

@@ -12,12 +12,11 @@ from typing import Protocol
 import numpy as np
 
 from engine.errors import CompileError
-from engine.merge import MergePlan, layout_of
-from engine.options import CompileOptions
+from engine.merge import layout_of
+from engine.sim.program import Program
 from engine.sim.timing import Bound, ModuleTiming, time_module
-from engine.snapshot import ModuleSnapshots, Snapshot
+from engine.snapshot import Snapshot
 from engine.stages import Kind, ModuleSpec, Stage, find
-from engine.top.checkpoint.config import ModelConfig
 from engine.tpu.chip import Chip
 from engine.tpu.isa import DTYPES, OPERANDS, Arena, Direction, Engine, Opcode, Space, moved_bytes
 
@@ -25,21 +24,11 @@ PROGRAM_PASS = "codegen"
 """The pass whose snapshot holds the program."""
 
 
-class Program(Protocol):
-    """A compilation, of which the modules asked for are there. complete: all are, so that `merged` is known."""
+class PartialProgram(Program, Protocol):
+    """A compilation that may still be going on. complete: every module is there, so that `merged` is known."""
 
     @property
-    def config(self) -> ModelConfig: ...
-    @property
-    def options(self) -> CompileOptions: ...
-    @property
-    def specs(self) -> tuple[ModuleSpec, ...]: ...
-    @property
-    def modules(self) -> Mapping[str, ModuleSnapshots]: ...
-    @property
     def complete(self) -> bool: ...
-    @property
-    def merged(self) -> MergePlan: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +123,7 @@ class Timeline:
         return max((run.start + run.events.cycles for run in self.runs), default=0)
 
 
-def timeline(program: Program, module: str | None = None, history: int | None = None) -> Timeline:
+def timeline(program: PartialProgram, module: str | None = None, history: int | None = None) -> Timeline:
     """What runs for one call of `module` (of the layer that it names), or, for None, for one decoded token.
 
     A decoded token is the embedding, every layer's block of the longest cache, and the heads. Addresses are those of
@@ -170,7 +159,7 @@ def _decode_calls(specs: Sequence[ModuleSpec]) -> Iterator[tuple[ModuleSpec, int
             yield spec, 0
 
 
-def _program_snapshot(program: Program, spec: ModuleSpec) -> Snapshot:
+def _program_snapshot(program: PartialProgram, spec: ModuleSpec) -> Snapshot:
     module = program.modules.get(spec.name)
     for snapshot in module.snapshots if module else ():
         if snapshot.pass_name == PROGRAM_PASS:
@@ -179,7 +168,7 @@ def _program_snapshot(program: Program, spec: ModuleSpec) -> Snapshot:
     raise CompileError(cause, spec.name, PROGRAM_PASS)
 
 
-def _bases(program: Program, spec: ModuleSpec, layer: int, snapshot: Snapshot) -> dict[Arena, int]:
+def _bases(program: PartialProgram, spec: ModuleSpec, layer: int, snapshot: Snapshot) -> dict[Arena, int]:
     """DDR address of each arena."""
     if not program.complete:
         return dict(layout_of(snapshot).base)

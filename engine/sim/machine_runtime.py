@@ -22,7 +22,8 @@ from engine.sim.arithmetic import NUMPY_DTYPES, convert
 from engine.sim.interpreter import APPENDED, Regions, WeightLoader
 from engine.sim.machine import Machine, Violation
 from engine.sim.memory_rules import memory_rules
-from engine.sim.runtime import PROGRAM_PASS, Program, logits_value
+from engine.sim.program import Program
+from engine.sim.runtime import PROGRAM_PASS, logits_value
 from engine.snapshot import OpRecord, Snapshot, TensorType
 from engine.stages import ModuleSpec
 from engine.tpu.chip import Chip

@@ -19,9 +19,9 @@ import numpy as np
 
 from engine.errors import CompileError, UserError
 from engine.merge import MergePlan
-from engine.options import CompileOptions
 from engine.sim.interpreter import Interpreter, PreparedWeights, Regions, WeightLoader
-from engine.snapshot import ModuleSnapshots, Snapshot
+from engine.sim.program import Program
+from engine.snapshot import Snapshot
 from engine.stages import MASKED_SCORE, Kind, ModuleSpec, Stage
 from engine.top.checkpoint.config import ModelConfig
 from engine.top.checkpoint.layout import expected_tensors
@@ -34,21 +34,6 @@ PROGRAM_PASS = "codegen"
 
 PADDING_TOKEN = 0
 """Fills the rows of a prefill beyond the prompt; what is computed for them is never read."""
-
-
-class Program(Protocol):
-    """What a finished compilation and a deployable file have in common."""
-
-    @property
-    def config(self) -> ModelConfig: ...
-    @property
-    def options(self) -> CompileOptions: ...
-    @property
-    def specs(self) -> tuple[ModuleSpec, ...]: ...
-    @property
-    def modules(self) -> Mapping[str, ModuleSnapshots]: ...
-    @property
-    def merged(self) -> MergePlan: ...
 
 
 class ModuleExecutor(Protocol):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from group_bench import Built, HandPlan, build
 from machine_cases import random_inputs, tiny_program
+from stream_bench import compiling_for, feed_forward, small, streamed
 
 from engine.passes.layer_group.occupancy import live_buffers, problems
 from engine.passes.layer_group.plan import GroupPlan, Secs
@@ -267,11 +268,30 @@ def test_ops_that_run_alone_share_banks_as_they_like_but_are_counted() -> None:
     assert count > 10
 
 
-def test_groups_that_stream_weights_note_what_shares_banks() -> None:
+def test_groups_that_stream_weights_share_no_banks_where_there_is_room() -> None:
     program, loader = tiny_program("llama", "w4bf16", fuse_weights=True)
     spec, _ = program.find("block_cache_0")
     snapshot = program.modules[spec.name].after(PROGRAM_PASS)
-    for changed, kinds in ((snapshot, set()), (without_notes(snapshot), {"bank"})):
-        machine = module_executor(spec, changed, program.options.chip, loader, checks=True)
-        machine.run(random_inputs(program, spec, spec.cache))
-        assert {violation.kind for violation in machine.violations} == kinds
+    assert "bank_conflicts" not in group_of(snapshot).record.attributes
+    machine = module_executor(spec, snapshot, program.options.chip, loader, checks=True)
+    machine.run(random_inputs(program, spec, spec.cache))
+    assert machine.violations == []
+
+
+def test_groups_that_stream_weights_note_what_shares_banks() -> None:
+    # GIVEN two banks, in which the tiles of several weights and what is computed from them must lie
+    on = small(32768)
+    built = streamed(feed_forward(70, 256, 1280), on)
+    assert group_of(built.snapshot).record.attributes["bank_conflicts"]
+    with compiling_for(on):
+        for snapshot, kinds in ((built.snapshot, set()), (without_notes(built.snapshot), {"bank"})):
+            machine = replace(built, snapshot=snapshot).machine()
+            machine.run(
+                {
+                    op.origins[0]: np.ones(op.result_types[0].shape, np.float32)
+                    for op in snapshot.ops
+                    if op.name == "top.Input"
+                }
+            )
+            # THEN the machine finds nothing but what has no note
+            assert {violation.kind for violation in machine.violations} == kinds

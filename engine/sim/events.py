@@ -137,7 +137,7 @@ def timeline(program: PartialProgram, module: str | None = None, history: int | 
     runs: list[ModuleRun] = []
     start = 0
     for spec, layer in calls:
-        snapshot = _program_snapshot(program, spec)
+        snapshot = program_snapshot(program, spec)
         if spec.name not in known:
             known[spec.name] = module_events(snapshot, chip, history)
         bases = _bases(program, spec, layer, snapshot)
@@ -159,7 +159,8 @@ def _decode_calls(specs: Sequence[ModuleSpec]) -> Iterator[tuple[ModuleSpec, int
             yield spec, 0
 
 
-def _program_snapshot(program: PartialProgram, spec: ModuleSpec) -> Snapshot:
+def program_snapshot(program: PartialProgram, spec: ModuleSpec) -> Snapshot:
+    """A module with its instructions. Raises CompileError for one that was not compiled."""
     module = program.modules.get(spec.name)
     for snapshot in module.snapshots if module else ():
         if snapshot.pass_name == PROGRAM_PASS:

@@ -102,6 +102,24 @@ def _work_columns(program: np.ndarray, cycles: np.ndarray) -> np.ndarray:
     return np.column_stack([np.where(tiu, cycles, 0), np.where(tiu, 0, cycles), *ways])
 
 
+def critical_path(core: np.ndarray, plan: Schedule) -> np.ndarray:
+    """The instructions that explain the module's length, in order: indices, int64.
+
+    Each begins in the cycle behind the one before it, the first in cycle 0 and the last ends the slowest core's work.
+    core: of each instruction.
+    """
+    if not len(core):
+        return np.zeros(0, np.int64)
+    running = np.flatnonzero((plan.end >= plan.start) & (core == core[np.argmax(plan.end)]))
+    ends_in = dict(zip(plan.end[running].tolist(), running.tolist(), strict=True))
+    starts, found = plan.start.tolist(), []
+    cycle = max(ends_in, default=-1)
+    while cycle >= 0:
+        found.append(ends_in[cycle])
+        cycle = starts[found[-1]] - 1
+    return np.array(found[::-1], np.int64)
+
+
 def _shares(core: np.ndarray, op: np.ndarray, plan: Schedule) -> np.ndarray:
     """Cycles that each op adds, by number in `op`: on the slowest core the time that nothing else explains.
 
@@ -109,14 +127,6 @@ def _shares(core: np.ndarray, op: np.ndarray, plan: Schedule) -> np.ndarray:
     before it started. Between two waits for all, as in a layer group, that is the busier engine.
     """
     shares = np.zeros(int(op.max(initial=-1)) + 1, np.int64)
-    if not len(op):
-        return shares
-    running = np.flatnonzero((plan.end >= plan.start) & (core == core[np.argmax(plan.end)]))
-    ends_in = dict(zip(plan.end[running].tolist(), running.tolist(), strict=True))
-    starts, charged = plan.start.tolist(), op.tolist()
-    cycle = max(ends_in, default=-1)
-    while cycle >= 0:
-        instruction = ends_in[cycle]
-        shares[charged[instruction]] += cycle + 1 - starts[instruction]
-        cycle = starts[instruction] - 1
+    path = critical_path(core, plan)
+    np.add.at(shares, op[path], plan.end[path] + 1 - plan.start[path])
     return shares

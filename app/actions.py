@@ -113,6 +113,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("explore", "origin", ("o",), "origin", "Follow the op back to where it came from"),
     Action("explore", "became", ("O",), "", "Follow the op forward to what it became"),
     Action("explore", "back", ("backspace",), "", "Back to where the last jump started"),
+    # module tree
+    Action("tree", "fold_or_unfold", ("space",), "fold", "Fold or unfold what is below a stage or a block"),
+    Action("tree", "unfold", ("right", "l"), "", "Unfold, or go to the first row below"),
+    Action("tree", "fold", ("left", "h"), "", "Fold, or go up to the row that holds this one"),
     # lists and text
     Action("list", "cursor_down", ("down", "j"), "", "Next row"),
     Action("list", "cursor_up", ("up", "k"), "", "Previous row"),

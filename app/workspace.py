@@ -206,7 +206,22 @@ class Workspace:
 
     def modules_in_order(self) -> list[str]:
         """Module names as the tree lists them."""
-        return [spec.name for stage in STAGE_TITLES for spec in self.specs if spec.stage is stage]
+        return [
+            spec.name
+            for stage in STAGE_TITLES
+            for module in self.stage_modules(stage)
+            for spec in (module, *self.variants(module))
+        ]
+
+    def stage_modules(self, stage: Stage) -> list[ModuleSpec]:
+        """The modules of a stage, without the variants of blocks."""
+        return [spec for spec in self.specs if spec.stage is stage and not spec.variant]
+
+    def variants(self, module: ModuleSpec) -> list[ModuleSpec]:
+        """The blocks that stand in for one while the cache is shorter, the longest cache first."""
+        key = (module.stage, module.kind, module.layers)
+        alike = [spec for spec in self.specs if (spec.stage, spec.kind, spec.layers) == key]
+        return sorted((s for s in alike if s.variant > module.variant), key=lambda spec: spec.variant)
 
     def step_module(self, step: int) -> bool:
         """Select the next or previous module; False at the end."""
@@ -217,11 +232,11 @@ class Workspace:
         self.select_module(names[at])
         return True
 
-    def stage_cycles(self, stage: Stage) -> int | None:
-        """Cycles of a stage's blocks, all layers (decode: the longest cache); None until all are known."""
+    def stage_cycles(self, stage: Stage, variant: int = 0) -> int | None:
+        """Cycles of a stage, all layers (decode: with the blocks of a variant); None until all are known."""
         total = 0
         for spec in self.specs:
-            if spec.stage is not stage or spec.variant:
+            if spec.stage is not stage or spec.variant != (variant if spec.kind is Kind.BLOCK else 0):
                 continue
             if spec.name not in self.timings:
                 return None
@@ -268,12 +283,12 @@ class Workspace:
             if op.results and set(weight.results) & set(op.operands)
         ]
 
-    def weight_bytes(self) -> dict[str, int]:
-        """Weight bytes of one layer of the selected module by kind."""
+    def weight_bytes(self, module: str = "") -> dict[str, int]:
+        """Weight bytes of one layer of a module (default: the selected one) by kind."""
         from engine.tables import weight_kind, weight_ops
 
         found: dict[str, int] = {}
-        snapshots = self.snapshots().snapshots
+        snapshots = self.snapshots(module).snapshots
         for weight in weight_ops(snapshots[-1]) if snapshots else ():
             kind = weight_kind(weight)
             found[kind] = found.get(kind, 0) + weight.result_types[0].nbytes

@@ -23,7 +23,9 @@ from app.widgets.documents import (
 from app.widgets.inspector import Inspector, module_lines, module_title, op_lines, op_title, pass_lines
 from app.widgets.ir_view import IrView
 from app.widgets.lines import LineView
-from app.widgets.lists import ModuleList, PassList
+from app.widgets.lists import PassList
+from app.widgets.module_tree import ModuleTree
+from app.widgets.stage_summary import stage_lines, stage_title
 from app.workspace import Workspace
 from engine.snapshot import OpRecord, Snapshot
 
@@ -41,21 +43,21 @@ class ExploreScreen(WorkScreen):
         #body { layout: horizontal; }
         #side { width: 31; min-width: 24; layout: vertical; }
         #main { width: 1fr; layout: vertical; }
-        ModuleList { height: 1fr; }
+        ModuleTree { height: 1fr; }
         PassList { height: 1fr; }
         IrView { height: 1fr; }
         Inspector { height: 9; }
         &.-low Inspector { height: 7; }
-        &.-low ModuleList { height: 9; }
+        &.-low ModuleTree { height: 9; }
         &.-normal #side { width: 37; }
-        &.-tall ModuleList { height: 1fr; }
+        &.-tall ModuleTree { height: 1fr; }
         &.-tall PassList { height: 14; }
         &.-tall Inspector { height: 13; }
         &.-wide #side { width: 78; layout: horizontal; }
-        &.-wide ModuleList { width: 35; height: 1fr; }
+        &.-wide ModuleTree { width: 35; height: 1fr; }
         &.-wide PassList { width: 1fr; height: 1fr; }
         &.-wide.-high #side { width: 64; layout: vertical; }
-        &.-wide.-high ModuleList { width: 1fr; height: 1fr; }
+        &.-wide.-high ModuleTree { width: 1fr; height: 1fr; }
         &.-wide.-high PassList { width: 1fr; height: 1fr; }
         &.-high Inspector { height: 18; }
     }
@@ -77,7 +79,7 @@ class ExploreScreen(WorkScreen):
 
     def compose_body(self) -> Iterator[Widget]:
         with Vertical(id="side"):
-            yield ModuleList(id="modules")
+            yield ModuleTree(id="modules")
             yield PassList(id="passes")
         with Vertical(id="main"):
             yield IrView(id="ir")
@@ -97,7 +99,7 @@ class ExploreScreen(WorkScreen):
 
     def sync(self) -> None:
         """Lists, IR and inspector as the workspace is now."""
-        self.query_one(ModuleList).sync(self.work, self.ticks)
+        self.query_one(ModuleTree).sync(self.work, self.ticks)
         self.query_one(PassList).sync(self.work, self.only_changed, self.marked)
         self.show_ir()
 
@@ -105,7 +107,7 @@ class ExploreScreen(WorkScreen):
         """New passes, and the spinner."""
         super().progressed(changed)
         if self.ready and not changed:
-            self.query_one(ModuleList).sync(self.work, self.ticks)
+            self.query_one(ModuleTree).sync(self.work, self.ticks)
 
     @property
     def ticks(self) -> int:
@@ -188,6 +190,10 @@ class ExploreScreen(WorkScreen):
         """The inspector for the focused panel's cursor."""
         panel = self.query_one(Inspector)
         width = panel.inner_width
+        stage = self.query_one(ModuleTree).stage
+        if self._about == "modules" and stage is not None:
+            panel.show(stage_title(self.work, stage), stage_lines(self.work, stage, width))
+            return
         if self._about == "modules":
             panel.show(module_title(self.work), module_lines(self.work, width))
             return
@@ -211,11 +217,13 @@ class ExploreScreen(WorkScreen):
 
     @on(LineView.Moved, "#modules")
     def module_moved(self, event: LineView.Moved) -> None:
-        """Another module."""
-        key = self.query_one(ModuleList).key
-        if isinstance(key, str) and key != self.work.module:
-            self.work.select_module(key)
+        """Another module; on a stage the last one stays, and the inspector sums up the stage."""
+        module = self.query_one(ModuleTree).module
+        if module is not None and module != self.work.module:
+            self.work.select_module(module)
             self.sync()
+        else:
+            self.inspect()
 
     @on(LineView.Moved, "#passes")
     def pass_moved(self, event: LineView.Moved) -> None:
@@ -369,7 +377,7 @@ class ExploreScreen(WorkScreen):
         self.work.select_module(module)
         self.work.layer = layer
         self.work.pass_name = pass_name
-        self.query_one(ModuleList).sync(self.work)
+        self.query_one(ModuleTree).sync(self.work)
         self.query_one(PassList).sync(self.work, self.only_changed, self.marked)
         self.show_ir(op)
 
@@ -382,7 +390,7 @@ class ExploreScreen(WorkScreen):
         self.work.select_module(module)
         self.work.pass_name = pass_name
         self.diff_on = False
-        self.query_one(ModuleList).sync(self.work)
+        self.query_one(ModuleTree).sync(self.work)
         self.query_one(PassList).sync(self.work, self.only_changed, self.marked)
         self.show_ir(op)
         self.ir.focus()

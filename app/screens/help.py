@@ -17,6 +17,7 @@ from app.widgets.text_flow import wrap
 SCOPE_TITLES = {
     "app": "everywhere",
     "module": "module and layer",
+    "tree": "in the module tree",
     "list": "in every list and text",
     "explore": "on the explore screen",
     "memory": "on the memory screen",
@@ -27,8 +28,10 @@ SCOPE_TITLES = {
 
 
 def key_lines(scopes: Sequence[str]) -> Iterator[Line]:
-    """The keys of the scopes, scope by scope."""
-    groups = [(scope, of_scopes([scope])) for scope in scopes]
+    """The keys of the scopes, scope by scope; not those that mean something else in the focused panel."""
+    groups = [
+        (scope, [action for action in of_scopes([scope]) if not _hidden(action, scopes)]) for scope in scopes
+    ]
     wide = max((len(action.all_keys) for _, actions in groups for action in actions), default=0)
     for scope, actions in groups:
         if actions:
@@ -38,6 +41,13 @@ def key_lines(scopes: Sequence[str]) -> Iterator[Line]:
 
 
 def _key_line(action: Action, wide: int) -> Line:
+def _hidden(action: Action, scopes: Sequence[str]) -> bool:
+    """Whether the module tree has other uses for all keys of an action of every list."""
+    if action.scope != "list" or "tree" not in scopes:
+        return False
+    return set(action.keys) <= {key for own in of_scopes(["tree"]) for key in own.keys}
+
+
     return [(f"  {action.all_keys:<{wide}}  ", "key"), (action.about, "")]
 
 

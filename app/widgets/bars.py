@@ -108,7 +108,7 @@ class TitleBar(Bar):
 
 
 class KeyBar(Bar):
-    """Keys of the focused panel, then the screens."""
+    """Keys of the focused panel, those of the screen, and the screens."""
 
     class Pressed(Message):
         """A key or a screen was clicked."""
@@ -140,7 +140,8 @@ class KeyBar(Bar):
         focused = self.screen.focused
         scopes = list(self.scopes)
         if isinstance(focused, LineView):
-            scopes = [*self.scopes[:1], *focused.SCOPES, *self.scopes[1:]]
+            own = [scope for scope in focused.SCOPES if scope != "list"]
+            scopes = [*own, *self.scopes[:1], *focused.SCOPES, *self.scopes[1:]]
         left: list[Span] = [(" ", "")]
         at = 1
         seen = set()

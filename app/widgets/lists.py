@@ -1,76 +1,9 @@
-"""The module tree and the pass list."""
+"""The pass list."""
 
 from __future__ import annotations
 
-from app import units
 from app.widgets.table import Column, Row, TableView
-from app.workspace import STAGE_TITLES, State, Workspace
-from engine.stages import ModuleSpec, Stage
-
-SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_STATE_MARKS: dict[State, tuple[str, str]] = {
-    "pending": ("·", "faint"),
-    "running": (SPINNER[0], "key"),
-    "done": ("✓", "good"),
-    "failed": ("✗", "bad bold"),
-}
-
-
-class ModuleList(TableView):
-    """Every distinct module, by stage."""
-
-    HELP = """
-Every distinct module, grouped by the stage that runs it. Equal layers are compiled once: **block_0 ×29** serves 29
-layers, and the last layer, which ends with the final norm, is a module of its own. The number at the right is what one
-run costs in clock cycles (of all layers, beside a stage's name).
-
-`✓` compiled, `·` waiting, `✗` failed (select it to see why). **{** and **}** step through the modules from anywhere,
-**,** and **.** choose the layer whose names and addresses are shown.
-"""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        columns = (
-            Column(""),
-            Column("module", stretch=True),
-            Column("×", right=True),
-            Column("cycles", right=True, rank=1),
-        )
-        super().__init__(columns, id=id, title="modules", head=False)
-        self.GAP = " "
-
-    def sync(self, work: Workspace, tick: int = 0) -> None:
-        """Show the modules and their states."""
-        rows: list[Row] = []
-        for stage, title in STAGE_TITLES.items():
-            specs = [spec for spec in work.specs if spec.stage is stage]
-            if specs:
-                rows.append(_stage_row(work, stage, title))
-                rows += [_module_row(work, spec, tick) for spec in specs]
-        self.show(rows)
-        self.move_to_key(work.module)
-
-
-def _stage_row(work: Workspace, stage: Stage, title: str) -> Row:
-    known = work.stage_cycles(stage)
-    total = units.cycles(known) if known else ""
-    return Row(
-        ((f"▾ {title}", "heading bold"), lambda room: [(f"{total:>{max(0, room)}}", "muted")]), head=True
-    )
-
-
-def _module_row(work: Workspace, spec: ModuleSpec, tick: int) -> Row:
-    state = work.state(spec.name)
-    mark, role = _STATE_MARKS[state]
-    if state == "running":
-        mark = SPINNER[tick % len(SPINNER)]
-    timing = work.timings.get(spec.name)
-    cycles = timing.total_cycles if timing else 0
-    times = f"×{len(spec.layers)}" if len(spec.layers) > 1 else ""
-    name_role = {"pending": "muted", "failed": "bad"}.get(state, "")
-    return Row(
-        ((mark, role), (spec.name, name_role), (times, "muted"), units.cycles(cycles) if cycles else ""),
-        spec.name,
-    )
+from app.workspace import Workspace
 
 
 class PassList(TableView):

@@ -23,8 +23,9 @@ from app.screens.simulate import SimulateScreen
 from app.theme import THEMES
 from app.widgets.inspector import Inspector
 from app.widgets.lines import LineView, plain
-from app.widgets.lists import ModuleList, PassList
+from app.widgets.lists import PassList
 from app.widgets.memory_view import MemoryMap, MemoryTable
+from app.widgets.module_tree import ModuleTree
 from app.widgets.table import TableView
 from app.workspace import Workspace
 from engine.stages import Stage
@@ -63,7 +64,7 @@ class TestExplore:
         async with Explorer(work).run_test(size=SIZE) as pilot:
             await settle(pilot)
             # THEN modules stand by stage, and the IR of the decode block is shown
-            modules = shown(explore(pilot).query_one(ModuleList))
+            modules = shown(explore(pilot).query_one(ModuleTree))
             assert next(m for m in modules if "▾" in m).split()[1] == "prefill"
             assert any("block_cache_0" in m and "×2" in m for m in modules)
             assert "block_cache_0 after import" in str(explore(pilot).ir.border_title)
@@ -209,7 +210,7 @@ class TestExplore:
             screen.query_one(PassList).focus()
             await pilot.pause()
             assert "family builds it" in "\n".join(shown(screen.query_one(Inspector)))
-            screen.query_one(ModuleList).focus()
+            screen.query_one(ModuleTree).focus()
             await pilot.pause()
             assert "reads 64 rows of history" in "\n".join(shown(screen.query_one(Inspector)))
 
@@ -395,7 +396,7 @@ class TestWithoutAProgram:
         work = unfinished_workspace(tmp_path)
         async with Explorer(work).run_test(size=SIZE) as pilot:
             await settle(pilot)
-            modules = "\n".join(shown(explore(pilot).query_one(ModuleList)))
+            modules = "\n".join(shown(explore(pilot).query_one(ModuleTree)))
             assert "✗ block_0" in modules
             assert "✓ embedding" in modules
             passes = shown(explore(pilot).query_one(PassList))
@@ -440,9 +441,9 @@ class TestEverywhere:
         async with Explorer(work).run_test(size=SIZE) as pilot:
             await settle(pilot)
             await pilot.press("J", "a")
-            assert isinstance(pilot.app.focused, ModuleList)
+            assert isinstance(pilot.app.focused, ModuleTree)
             await pilot.press("J", "escape")
-            assert isinstance(pilot.app.focused, ModuleList)
+            assert isinstance(pilot.app.focused, ModuleTree)
 
     async def test_maximise_and_back(self, work: Workspace) -> None:
         async with Explorer(work).run_test(size=SIZE) as pilot:

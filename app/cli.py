@@ -570,9 +570,36 @@ def simulate(
         typer.Option("--generate", metavar="N", min=1, help="Tokens to generate (default: as many as fit)."),
     ] = None,
     ops: Annotated[int, typer.Option("--ops", min=0, help="Ops listed for each stage.")] = 8,
+    timeline: Annotated[
+        bool,
+        typer.Option("--timeline", help="With --module: the two engines, instruction by instruction."),
+    ] = False,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            "--module", "-m", metavar="NAME", help="Module of the timeline; any layer's name works."
+        ),
+    ] = None,
+    history_length: Annotated[
+        int | None,
+        typer.Option(
+            "--history-length",
+            metavar="N",
+            min=0,
+            help="With --timeline: rows of history that a prefill_kv module reads.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Cycles, DDR traffic and bounds of modules and ops; time to first token and decode tokens/s."""
+    """Cycles, DDR traffic and bounds of modules and ops; time to first token and decode tokens/s.
+
+    With --timeline of one module: when each instruction runs, on which engine, what it moves and what it waits for.
+    """
+    if timeline or module is not None or history_length is not None:
+        lengths = {"--prompt-length": prompt_length, "--generate": generate}
+        _require_timeline(timeline, module, lengths)
+        _print_timeline(_open(model, options), module or "", history_length, as_json)
+        return
     from app.console import emit, output
     from app.render import simulation_views
 
@@ -584,6 +611,39 @@ def simulate(
         return
     for item in simulation_views(found, ops, prompted=prompt_length is not None):
         output().print(item)
+
+
+def _require_timeline(timeline: bool, module: str | None, lengths: Mapping[str, int | None]) -> None:
+    """Raise UserError for options of a timeline without the others, or with those of the whole program."""
+    if module is None:
+        raise UserError(
+            "--timeline is about one module: give --module NAME too" if timeline else _NO_TIMELINE
+        )
+    if not timeline:
+        raise UserError(_NO_TIMELINE)
+    for name, value in lengths.items():
+        if value is not None:
+            raise UserError(f"{name} is about the whole program, --timeline about one run of a module")
+
+
+_NO_TIMELINE = "--module and --history-length are about the timeline: give --timeline too"
+
+
+def _print_timeline(session: Session, module: str, history_length: int | None, as_json: bool) -> None:
+    from app.console import emit, output
+    from app.render_timeline import instruction_lines, timeline_views
+    from engine.lanes import module_lanes
+
+    compilation = _compile(session, [module])
+    _raise_failures(compilation, module)
+    found = module_lanes(compilation, module, history_length).to_json()
+    if as_json:
+        emit(found)
+        return
+    for item in timeline_views(found):
+        output().print(item)
+        output().print()
+    sys.stdout.writelines(instruction_lines(found["instructions"]))
 
 
 @app.command("run")

@@ -26,6 +26,7 @@ SHOTS: tuple[tuple[str, tuple[int, int], dict[str, Any], tuple[str, ...]], ...] 
     ("local-memory-80", (80, 24), {"quantize": "bf16"}, ("2", "m", "g")),
     ("local-memory-200", (200, 60), WIDE_PREFILL, ("2", "m")),
     ("simulate", (120, 40), {}, ("3",)),
+    ("timeline", (120, 40), {}, ("3", "down", "t", "b", "plus")),
     ("kv", (120, 40), {}, ("4",)),
     ("run", (120, 40), {}, ("5",)),
 )

@@ -126,7 +126,7 @@ class WorkScreen(Screen[None]):
         """Open the question line for a panel."""
         self._asker = event.view
         self._ask_from = event.view.cursor
-        hint = "enter keeps · n N next, previous" if event.kind == "search" else "line, %value or op"
+        hint = "enter keeps · n N next, previous" if event.kind == "search" else event.view.GO_TO_HINT
         self.query_one(AskBar).ask(event.kind, hint, event.view.sought if event.kind == "search" else "")
 
     @on(AskBar.Changed)

@@ -22,6 +22,7 @@ SCOPE_TITLES = {
     "explore": "on the explore screen",
     "memory": "on the memory screen",
     "simulate": "on the simulate screen",
+    "timeline": "in the timeline",
     "kv": "on the KV screen",
     "run": "on the run screen",
 }
@@ -40,7 +41,6 @@ def key_lines(scopes: Sequence[str]) -> Iterator[Line]:
             yield from (_key_line(action, wide) for action in actions)
 
 
-def _key_line(action: Action, wide: int) -> Line:
 def _hidden(action: Action, scopes: Sequence[str]) -> bool:
     """Whether the module tree has other uses for all keys of an action of every list."""
     if action.scope != "list" or "tree" not in scopes:
@@ -48,6 +48,7 @@ def _hidden(action: Action, scopes: Sequence[str]) -> bool:
     return set(action.keys) <= {key for own in of_scopes(["tree"]) for key in own.keys}
 
 
+def _key_line(action: Action, wide: int) -> Line:
     return [(f"  {action.all_keys:<{wide}}  ", "key"), (action.about, "")]
 
 

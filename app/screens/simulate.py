@@ -32,22 +32,27 @@ from app.widgets.simulation_view import (
     op_rows,
     speed_line,
     stage_cost,
+    table_title,
     tabs_line,
     total_line,
     traffic_line,
     variants,
+    wanted_ops,
 )
 from app.widgets.table import TableView
+from app.widgets.timeline import TimelineView
 from app.workspace import Workspace
 from engine.errors import CompileError, UserError
 from engine.stages import Stage
 
 if TYPE_CHECKING:
     from app.explorer import Explorer
+    from app.widgets.timeline_facts import TimelineFacts
     from engine.sim.throughput import Simulation
 
 CURVE_POINTS = 64
 ASK_LENGTHS = "prompt length, tokens to generate"
+ASK_FILTER = "filter"
 
 
 class OpTable(TableView):
@@ -57,8 +62,9 @@ class OpTable(TableView):
 Every op of the stage, summed over the layers that run it: **cycles** are what the op adds to the stage's time, **read**
 and **write** its DDR bytes, **bound by** the engine that is busier while it runs: `memory` (GDMA) or `compute` (TIU).
 
-**[** and **]** choose the stage, **v** the decode variant, **s** the order, **p** the lengths of prompt and generation.
-**o** or enter shows the op in the explorer.
+**[** and **]** choose the stage, **v** the decode variant, **s** the order, **f** the ops that have a text in their
+name or location (nothing shows all again), **p** the lengths of prompt and generation. **t** shows the op's module as a
+timeline of the two engines; **o** or enter the op in the explorer.
 """
     EMPTY = "simulated when all modules are compiled"
 
@@ -100,7 +106,7 @@ class SpeedPlot(PlotextPlot):  # type: ignore[misc]
 
 
 class SimulateScreen(WorkScreen):
-    """Stage totals, the op table, the op under the cursor and the speed curve."""
+    """Stage totals, the op table, the op under the cursor and the speed curve; or the timeline of its module."""
 
     NAME = "simulate"
     BINDINGS = bindings("simulate")
@@ -112,10 +118,16 @@ class SimulateScreen(WorkScreen):
         #below Inspector { width: 1fr; height: 100%; }
         &.-low #below { height: 6; }
         &.-low SpeedPlot { display: none; }
-        &.-plot SpeedPlot { display: block; }
-        &.-low.-plot #below { height: 11; }
-        &.-low.-plot Inspector { display: none; }
+        &.-curve SpeedPlot { display: block; }
+        &.-low.-curve #below { height: 11; }
+        &.-low.-curve Inspector { display: none; }
         &.-narrow.-tall #below { height: 14; }
+        TimelineView { display: none; height: 1fr; }
+        &.-timeline TimelineView { display: block; }
+        &.-timeline #below { display: none; }
+        &.-timeline OpTable, &.-timeline StageHead { display: none; }
+        &.-timeline.-high OpTable, &.-timeline.-high StageHead { display: block; }
+        &.-timeline.-high TimelineView { height: 2fr; }
     }
     """
 
@@ -126,6 +138,12 @@ class SimulateScreen(WorkScreen):
         self.sort = "cycles"
         self.lengths: tuple[int, int] | None = None
         self.cost: StageCost | None = None
+        self.wanted = ""
+        """Text that the listed ops have in their name or location."""
+        self._facts: dict[str, TimelineFacts] = {}
+        self._wanted_before = ""
+        self._timed: tuple[str, int] | None = None
+        """Module and op record that the timeline was asked for."""
         self._asked_for: object = None
         self._problem = ""
 
@@ -135,6 +153,7 @@ class SimulateScreen(WorkScreen):
         with Horizontal(id="below"):
             yield Inspector(id="details")
             yield SpeedPlot()
+        yield TimelineView(id="timeline")
 
     def on_mount(self) -> None:
         """The table is what keys go to."""
@@ -144,6 +163,9 @@ class SimulateScreen(WorkScreen):
     def attach(self, workspace: Workspace) -> None:
         """Another program: forget its stage and lengths."""
         self.stage, self.variant, self.lengths, self._asked_for = Stage.DECODE, 0, None, None
+        self.wanted, self._timed = "", None
+        self._facts.clear()
+        self.remove_class("-timeline")
         super().attach(workspace)
 
     # -- contents -----------------------------------------------------------------------------------------------
@@ -194,10 +216,10 @@ class SimulateScreen(WorkScreen):
         choices = variants(work.specs)
         self.variant = min(self.variant, max(0, len(choices) - 1))
         self.cost = stage_cost(work.compilation, simulation, self.stage, self.variant)
-        table.show(op_rows(self.cost, self.sort), op_columns(self.sort))
-        table.border_title = (
-            f"{len(self.cost.ops)} ops by {self.sort if self.sort != 'program' else 'program order'}"
-        )
+        shown = wanted_ops(self.cost, self.wanted)
+        table.empty = f"no op has {self.wanted!r} in its name or location: f changes the text"
+        table.show(op_rows(self.cost, self.sort, shown), op_columns(self.sort))
+        table.border_title = table_title(self.cost, shown, self.wanted, self.sort)
         self._show_head(simulation)
         self.query_one(SpeedPlot).show(work.curve)
         self.show_details()
@@ -253,6 +275,8 @@ class SimulateScreen(WorkScreen):
             panel.show("op", [])
             return
         panel.show(f"{op.record.name} · {op.label}", self._details(op, self.cost))
+        if self.has_class("-timeline"):
+            self._time_op(op)
 
     def _details(self, op: StageOp, cost: StageCost) -> list[list[Span]]:
         each = op.cycles / op.times
@@ -326,17 +350,121 @@ class SimulateScreen(WorkScreen):
         if self.work.simulation is not None:
             self._show()
 
-    def action_plot(self) -> None:
+    def action_curve(self) -> None:
         """The curve in the place of the op's details, where there is no room for both."""
-        self.toggle_class("-plot")
+        self.toggle_class("-curve")
 
     @on(LineView.Chosen, "#ops")
+    @on(LineView.Chosen, "#timeline")
     def action_in_ir(self) -> None:
         """The op in the explorer."""
+        timeline = self.query_one(TimelineView)
+        if timeline.has_focus and timeline.facts is not None:
+            lanes = timeline.facts.lanes
+            self.show_op_in_ir(lanes.spec_name, "codegen", lanes.records[int(lanes.op[timeline.cursor])])
+            return
         op = self.op
         if op is None:
             return
         self.show_op_in_ir(op.module, "codegen", op.record)
+
+    # -- timeline -----------------------------------------------------------------------------------------------
+
+    def action_timeline(self) -> None:
+        """The timeline of the op's module in the place of the table, or below it; or the table again."""
+        if self.has_class("-timeline"):
+            self._close_timeline()
+            return
+        op = self.op
+        if op is None:
+            self.notify(self._missing() if self.cost is None else "put the cursor on an op first")
+            return
+        self.add_class("-timeline")
+        self._time_op(op)
+        self.query_one(TimelineView).focus()
+
+    def _close_timeline(self) -> None:
+        if self.maximized:
+            self.minimize()
+        self.remove_class("-timeline")
+        self._timed = None
+        self.query_one(OpTable).focus()
+
+    def leave(self) -> None:
+        """Esc: out of the timeline first."""
+        if self.has_class("-timeline"):
+            self._close_timeline()
+        else:
+            super().leave()
+
+    def _time_op(self, op: StageOp) -> None:
+        """Show an op's module, the cursor on the op; computed in the engine's thread when it is first wanted."""
+        if self._timed == (op.module, op.index):
+            return
+        self._timed = op.module, op.index
+        view = self.query_one(TimelineView)
+        if op.module in self._facts:
+            self._show_lanes(op.module, op.index)
+            return
+        view.show(None, note=f"computing the timeline of {op.module}…")
+        work, module, index = self.work, op.module, op.index
+
+        def compute() -> TimelineFacts:
+            from app.widgets.timeline_facts import TimelineFacts
+            from engine.lanes import module_lanes
+
+            return TimelineFacts(module_lanes(work.compilation, module))
+
+        def done(facts: TimelineFacts) -> None:
+            if work is self.work:
+                self._facts[module] = facts
+                if self._timed is not None and self._timed[0] == module:
+                    self._show_lanes(*self._timed)
+
+        def failed(error: Exception) -> None:
+            if self._timed == (module, index):
+                view.show(None, note=str(error))
+
+        cast("Explorer", self.app).jobs.submit(compute, done, failed)
+
+    def _show_lanes(self, module: str, op: int) -> None:
+        view, facts = self.query_one(TimelineView), self._facts[module]
+        if view.facts is facts:
+            view.move_to(facts.first_of(op))
+        else:
+            view.show(facts, max(0, facts.first_of(op)))
+
+    def action_module(self, step: int) -> None:
+        """In the timeline the stage's next or previous module."""
+        if not self.has_class("-timeline") or self.cost is None:
+            super().action_module(step)
+            return
+        names = [spec.name for spec, _ in self.cost.modules]
+        here = self._timed[0] if self._timed else names[0]
+        at = names.index(here) + step if here in names else 0
+        op = (
+            next((op for op in self.cost.ops if op.module == names[at]), None)
+            if 0 <= at < len(names)
+            else None
+        )
+        if op is None:
+            self.notify(
+                f"{here} is the {'last' if step > 0 else 'first'} module of the stage with ops of its own"
+            )
+        else:
+            self._time_op(op)
+
+    # -- questions ----------------------------------------------------------------------------------------------
+
+    def action_filter(self) -> None:
+        """Ask which ops to list."""
+        if self.cost is None:
+            self.notify(self._missing())
+            return
+        self.query_one(AskBar).ask(
+            ASK_FILTER, "text in the op's name or location; empty for all", self.wanted
+        )
+        self._wanted_before = self.wanted
 
     def action_lengths(self) -> None:
         """Ask for the lengths."""
@@ -347,26 +475,39 @@ class SimulateScreen(WorkScreen):
         self.query_one(AskBar).ask(ASK_LENGTHS, "such as 300 100; empty for the compiled lengths", text)
 
     @on(AskBar.Changed)
-    def lengths_given(self, event: AskBar.Changed) -> None:
-        """Simulate for the lengths."""
-        if event.kind != ASK_LENGTHS or not event.done:
+    def given(self, event: AskBar.Changed) -> None:
+        """List the ops while the filter is typed; simulate for the lengths when they are there."""
+        if event.kind == ASK_FILTER:
+            self.wanted = event.text.strip()
+            self._show()
+        if event.kind not in (ASK_FILTER, ASK_LENGTHS) or not event.done:
             return
+        self._close_question()
+        if event.kind == ASK_LENGTHS:
+            self._simulate_for(event.text)
+
+    @on(AskBar.Dropped)
+    def dropped(self, event: AskBar.Dropped) -> None:
+        """Nothing changes."""
+        if event.kind == ASK_FILTER:
+            self.wanted = self._wanted_before
+            self._show()
+        if event.kind in (ASK_FILTER, ASK_LENGTHS):
+            self._close_question()
+
+    def _close_question(self) -> None:
         self.query_one(AskBar).close()
-        self.query_one(OpTable).focus()
-        numbers = [int(text) for text in re.findall(r"\d+", event.text)]
+        table = self.query_one(OpTable)
+        (table if table.display else self.query_one(TimelineView)).focus()
+
+    def _simulate_for(self, text: str) -> None:
+        numbers = [int(number) for number in re.findall(r"\d+", text)]
         if not numbers:
             self._request(None)
         elif len(numbers) == 2:
             self._request((numbers[0], numbers[1]))
         else:
             self.notify("give two numbers: tokens of the prompt, tokens to generate", severity="warning")
-
-    @on(AskBar.Dropped)
-    def lengths_dropped(self, event: AskBar.Dropped) -> None:
-        """Nothing changes."""
-        if event.kind == ASK_LENGTHS:
-            self.query_one(AskBar).close()
-            self.query_one(OpTable).focus()
 
 
 def nice_top(highest: float) -> float:

@@ -48,6 +48,8 @@ class LineView(ScrollView, can_focus=True):
     """What the panel shows and how to read it; `?` shows it."""
     EMPTY: ClassVar[str] = ""
     """What to say when there is nothing to show, unless `empty` says something better."""
+    GO_TO_HINT: ClassVar[str] = "line, %value or op"
+    """What `:` takes."""
 
     cursor: reactive[int] = reactive(0, repaint=False)
     show_cursor: reactive[bool] = reactive(True)

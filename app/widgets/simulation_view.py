@@ -158,14 +158,33 @@ def op_columns(sort: str) -> list[Column]:
     ]
 
 
-def op_rows(cost: StageCost, sort: str) -> list[Row]:
+def wanted_ops(cost: StageCost, wanted: str) -> tuple[StageOp, ...]:
+    """The ops that have a text in their name or location; all for none."""
+    text = wanted.lower()
+    return tuple(op for op in cost.ops if text in f"{op.name} {op.label} {op.record.location}".lower())
+
+
+def table_title(cost: StageCost, shown: Sequence[StageOp], wanted: str, sort: str) -> str:
+    """What the op table lists: `43 ops by cycles`, `12 of 43 ops with 'mlp' by cycles · 61.2 % of the cycles`."""
+    order = sort if sort != "program" else "program order"
+    if not wanted:
+        return f"{len(cost.ops)} ops by {order}"
+    cycles = sum(op.cycles for op in shown)
+    text = wanted.replace("[", r"\[")
+    return (
+        f"{len(shown)} of {len(cost.ops)} ops with '{text}' by {order} · {units.cycles(cycles)}, "
+        f"{units.share(cycles, cost.cycles)} of the stage"
+    )
+
+
+def op_rows(cost: StageCost, sort: str, shown: Sequence[StageOp]) -> list[Row]:
     """Rows of the op table in the wanted order."""
     keys = {
         "cycles": lambda op: -op.cycles,
         "read": lambda op: -op.read,
         "write": lambda op: -op.write,
     }
-    ops = sorted(cost.ops, key=keys[sort]) if sort in keys else list(cost.ops)
+    ops = sorted(shown, key=keys[sort]) if sort in keys else list(shown)
     top = max((op.cycles for op in ops), default=1)
     total = cost.cycles
     rows = []

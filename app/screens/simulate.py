@@ -53,6 +53,11 @@ if TYPE_CHECKING:
 CURVE_POINTS = 64
 ASK_LENGTHS = "prompt length, tokens to generate"
 ASK_FILTER = "filter"
+NO_OP = -1
+"""In the place of an op record: no op in particular."""
+
+ModuleRun = tuple[str, int | None]
+"""Module, and the rows of history that it reads (None: all)."""
 
 
 class OpTable(TableView):
@@ -140,9 +145,9 @@ class SimulateScreen(WorkScreen):
         self.cost: StageCost | None = None
         self.wanted = ""
         """Text that the listed ops have in their name or location."""
-        self._facts: dict[str, TimelineFacts] = {}
+        self._facts: dict[ModuleRun, TimelineFacts] = {}
         self._wanted_before = ""
-        self._timed: tuple[str, int] | None = None
+        self._timed: tuple[ModuleRun, int] | None = None
         """Module and op record that the timeline was asked for."""
         self._asked_for: object = None
         self._problem = ""
@@ -276,7 +281,7 @@ class SimulateScreen(WorkScreen):
             return
         panel.show(f"{op.record.name} · {op.label}", self._details(op, self.cost))
         if self.has_class("-timeline"):
-            self._time_op(op)
+            self._time(op.module, op.index)
 
     def _details(self, op: StageOp, cost: StageCost) -> list[list[Span]]:
         each = op.cycles / op.times
@@ -380,7 +385,7 @@ class SimulateScreen(WorkScreen):
             self.notify(self._missing() if self.cost is None else "put the cursor on an op first")
             return
         self.add_class("-timeline")
-        self._time_op(op)
+        self._time(op.module, op.index)
         self.query_one(TimelineView).focus()
 
     def _close_timeline(self) -> None:
@@ -397,38 +402,43 @@ class SimulateScreen(WorkScreen):
         else:
             super().leave()
 
-    def _time_op(self, op: StageOp) -> None:
-        """Show an op's module, the cursor on the op; computed in the engine's thread when it is first wanted."""
-        if self._timed == (op.module, op.index):
+    def _time(self, module: str, op: int) -> None:
+        """Show a module, the cursor on an op; computed in the engine's thread when it is first wanted."""
+        assert self.cost is not None
+        history = next(cost.history for spec, cost in self.cost.modules if spec.name == module)
+        key = module, history
+        if self._timed == (key, op):
             return
-        self._timed = op.module, op.index
-        view = self.query_one(TimelineView)
-        if op.module in self._facts:
-            self._show_lanes(op.module, op.index)
+        self._timed = key, op
+        if key in self._facts:
+            self._show_lanes()
             return
-        view.show(None, note=f"computing the timeline of {op.module}…")
-        work, module, index = self.work, op.module, op.index
+        view, work = self.query_one(TimelineView), self.work
+        view.show(None, note=f"computing the timeline of {module}…")
 
         def compute() -> TimelineFacts:
             from app.widgets.timeline_facts import TimelineFacts
             from engine.lanes import module_lanes
 
-            return TimelineFacts(module_lanes(work.compilation, module))
+            return TimelineFacts(module_lanes(work.compilation, module, history))
 
         def done(facts: TimelineFacts) -> None:
             if work is self.work:
-                self._facts[module] = facts
-                if self._timed is not None and self._timed[0] == module:
-                    self._show_lanes(*self._timed)
+                self._facts[key] = facts
+                self._show_lanes()
 
         def failed(error: Exception) -> None:
-            if self._timed == (module, index):
+            if self._timed is not None and self._timed[0] == key:
                 view.show(None, note=str(error))
 
         cast("Explorer", self.app).jobs.submit(compute, done, failed)
 
-    def _show_lanes(self, module: str, op: int) -> None:
-        view, facts = self.query_one(TimelineView), self._facts[module]
+    def _show_lanes(self) -> None:
+        """The module that is wanted, if it is there."""
+        key, op = self._timed or (None, NO_OP)
+        if key not in self._facts:
+            return
+        view, facts = self.query_one(TimelineView), self._facts[key]
         if view.facts is facts:
             view.move_to(facts.first_of(op))
         else:
@@ -436,23 +446,16 @@ class SimulateScreen(WorkScreen):
 
     def action_module(self, step: int) -> None:
         """In the timeline the stage's next or previous module."""
-        if not self.has_class("-timeline") or self.cost is None:
+        if not self.has_class("-timeline") or self.cost is None or self._timed is None:
             super().action_module(step)
             return
         names = [spec.name for spec, _ in self.cost.modules]
-        here = self._timed[0] if self._timed else names[0]
+        here = self._timed[0][0]
         at = names.index(here) + step if here in names else 0
-        op = (
-            next((op for op in self.cost.ops if op.module == names[at]), None)
-            if 0 <= at < len(names)
-            else None
-        )
-        if op is None:
-            self.notify(
-                f"{here} is the {'last' if step > 0 else 'first'} module of the stage with ops of its own"
-            )
+        if 0 <= at < len(names):
+            self._time(names[at], NO_OP)
         else:
-            self._time_op(op)
+            self.notify(f"{here} is the stage's {'last' if step > 0 else 'first'} module")
 
     # -- questions ----------------------------------------------------------------------------------------------
 

@@ -481,6 +481,7 @@ that is left in the lane. **/** finds an op or a tensor, **:** goes to a cycle (
 
     def on_click(self, event: events.Click) -> None:
         """The instruction under the mouse; on the cursor's a click opens its op."""
+        event.prevent_default()  # a list's way to take a click would come next
         facts = self.facts
         if facts is None:
             return
@@ -507,12 +508,12 @@ that is left in the lane. **/** finds an op or a tensor, **:** goes to a cycle (
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """The wheel moves along the cycles, with ctrl it zooms out."""
-        event.stop()
+        event.prevent_default().stop()
         self._wheel(1, event.ctrl)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """The wheel moves back, with ctrl it zooms in."""
-        event.stop()
+        event.prevent_default().stop()
         self._wheel(-1, event.ctrl)
 
     def _wheel(self, direction: int, zoom: bool) -> None:

@@ -24,6 +24,8 @@ _HEADS = " ▕▐█"
 _DENSITY = "·░▒▓█"
 _LABEL = 3
 """Cells that a label takes at least."""
+_OWN = 0.5
+"""Cells that a bar is long at least to have cells of its own."""
 
 Names = Callable[[int], Sequence[str]]
 """The names of a bar or a run, the longest first."""
@@ -139,7 +141,8 @@ class _Drawing:
         ]
         self.cells = [np.rint(column).astype(np.int64) for column in self.columns]
         self.owner = np.full(window.width, NOBODY, np.int64)
-        self.wide = np.flatnonzero(self.cells[1] > self.cells[0])
+        enough = self.columns[1] - self.columns[0] >= _OWN
+        self.wide = np.flatnonzero(enough & (self.cells[1] > self.cells[0]))
         for bar in self.wide.tolist():
             self.owner[self.cells[0][bar] : self.cells[1][bar]] = self.first + bar
         self.plain = [self._cell(column) for column in range(window.width)] if len(track) else []
@@ -205,7 +208,7 @@ class _Drawing:
     def _mark_cursor(self, cells: list[Cell]) -> None:
         """A cursor's bar that has no cell of its own."""
         bar = self.cursor - self.first
-        if not 0 <= bar < self.last - self.first or self.cells[1][bar] > self.cells[0][bar]:
+        if not 0 <= bar < self.last - self.first or self.cursor in self.owner:
             return
         column = min(int((self.columns[0][bar] + self.columns[1][bar]) / 2), self.window.width - 1)
         cells[column] = "█", f"fg:{self._fill(self.cursor)}"

@@ -21,6 +21,8 @@ from app.workspace import Workspace
 SMALL, LARGE = (80, 24), (120, 40)
 Compare = Callable[..., bool]
 Before = Callable[[Pilot[None]], Awaitable[None]]
+_SLOW = ("3", "t")
+"""Keys behind which the engine's thread works: the next key waits for it."""
 
 pytest.importorskip("pytest_textual_snapshot")
 
@@ -32,6 +34,8 @@ def keys(*names: str) -> Before:
         await _quiet(pilot)
         for name in names:
             await pilot.press(name)
+            if name in _SLOW:
+                await _quiet(pilot)
         await _quiet(pilot)
 
     return run
@@ -80,6 +84,10 @@ class TestOtherScreens:
 
     def test_simulate(self, snap_compare: Compare, work: Workspace, size: tuple[int, int]) -> None:
         assert snap_compare(Explorer(work), terminal_size=size, run_before=keys("3"))
+
+    def test_timeline(self, snap_compare: Compare, work: Workspace, size: tuple[int, int]) -> None:
+        run = keys("3", "down", "t", "plus", "plus", "b")
+        assert snap_compare(Explorer(work), terminal_size=size, run_before=run)
 
     def test_kv(self, snap_compare: Compare, work: Workspace, size: tuple[int, int]) -> None:
         assert snap_compare(Explorer(work), terminal_size=size, run_before=keys("4"))

@@ -82,7 +82,7 @@ def provenance(compilation: Compilation, module: str, key: str) -> Provenance:
     snapshots = compilation.snapshots(module).snapshots
     first, last = snapshots[0], snapshots[-1]
     tpu_ops = _placed(last.ops, {key}, any_origin=True)
-    roots = {op.origins[0] for _, op in tpu_ops} or {key}
+    roots = {origin for _, op in tpu_ops for origin in op.origins} or {key}
     top_ops = _placed(first.ops, roots, any_origin=False)
     ranges, tiu, gdma = _instructions(last, {index for index, _ in tpu_ops})
     readers = tpu_ops or top_ops

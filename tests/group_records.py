@@ -39,11 +39,13 @@ class Records:
     def silu(self, x: str) -> str:
         return self._append("tpu.Active", (x,), self.types[x], {"mode": "SILU"})
 
-    def matmul(self, x: str, columns: int, *, bias: bool = False, transposed: bool = False) -> str:
+    def matmul(
+        self, x: str, columns: int, *, bias: bool = False, residual: str = "", transposed: bool = False
+    ) -> str:
         type_ = self.types[x]
         shape = (columns, type_.shape[-1]) if transposed else (type_.shape[-1], columns)
         right = self.weight(*shape, dtype=type_.dtype)
-        operands = (right, self.weight(columns, dtype=type_.dtype)) if bias else (right, "")
+        operands = (right, self.weight(columns, dtype=type_.dtype)) if bias else (right, residual)
         result = TensorType((*type_.shape[:-1], columns), type_.dtype)
         return self._append("tpu.MatMul", (x, *operands), result, {"right_transpose": transposed})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine import mlir
@@ -13,7 +14,8 @@ from engine.snapshot import TensorType
 @dataclass(frozen=True)
 class TpuCanonicalize(Pass):
     """Removes what lowering left over: casts at inputs and outputs that the module's interface has in the chip's type
-    already, casts there and back again, doubled weights, unused ops."""
+    already, casts there and back again, doubled weights, unused ops. A MatMul of one row without a bias takes the
+    residual that is added to its result as its bias, where the chip's kernel can: the sum costs no op of its own."""
 
     name = "tpu-canonicalize"
 
@@ -21,6 +23,7 @@ class TpuCanonicalize(Pass):
         stripped = self._strip_inputs(module, context) + self._strip_outputs(module, context)
         folded = self._fold_casts(module)
         fold_reshapes(module, "tpu.Reshape")
+        fused = self._fuse_residuals(module, context.options.chip.residual_bias)
         merge_equal(module, PURE)
         remove_unused(module, keep={"top.Input"})
         mlir.update_function_type(module)
@@ -29,6 +32,8 @@ class TpuCanonicalize(Pass):
             notes.append(f"{stripped} casts at inputs and outputs stripped")
         if folded:
             notes.append(f"{folded} casts folded")
+        if fused:
+            notes.append(f"{fused} residuals became biases")
         return PassReport(tuple(notes))
 
     def _strip_inputs(self, module: mlir.Module, context: PassContext) -> int:
@@ -94,3 +99,40 @@ class TpuCanonicalize(Pass):
                 mlir.replace(operation, [source])
                 folded += 1
         return folded
+
+    def _fuse_residuals(self, module: mlir.Module, dtypes: Sequence[str]) -> int:
+        """Products of these dtypes with the residual as bias, in the place of the sum; returns how many."""
+        fused = 0
+        for operation in mlir.body_operations(module):
+            if operation.name != "tpu.Add":
+                continue
+            number = next((n for n in (0, 1) if _takes_residual(operation.operands[n], dtypes)), None)
+            if number is not None:
+                self._fuse(operation, number)
+                fused += 1
+        return fused
+
+    def _fuse(self, add: mlir.Operation, number: int) -> None:
+        """Replace a sum by the product that is its operand `number`. The new op comes from both, and has a name of its
+        own: neither the product's alone, whose value it is not, nor the sum's."""
+        product = mlir.defining(add.operands[number])
+        assert product is not None
+        name = mlir.origins(product.location)[0][-1]
+        location = mlir.derived_location(self.name, product.location, add.location, detail=f"{name}.add")
+        operands = [product.operands[0], product.operands[1], add.operands[1 - number]]
+        type_ = mlir.from_mlir_type(add.results[0].type)
+        with mlir.before(add):
+            made = mlir.build(product.name, operands, [type_], mlir.attributes_of(product), location=location)
+        mlir.replace(add, list(made.results))
+        mlir.erase(product)
+
+
+def _takes_residual(value: mlir.Value, dtypes: Sequence[str]) -> bool:
+    """Whether a summand is a product of one row without a bias, which nothing but the sum reads."""
+    product, type_ = mlir.defining(value), mlir.from_mlir_type(value.type)
+    if product is None or product.name != "tpu.MatMul" or type_.dtype not in dtypes:
+        return False
+    absent = mlir.from_mlir_type(product.operands[2].type).is_none
+    one_row = type_.elements == type_.shape[-1]
+    plain = not mlir.attribute(product, "right_transpose")
+    return absent and one_row and plain and len(mlir.uses(value)) == 1

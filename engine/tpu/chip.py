@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -21,7 +21,8 @@ class Chip:
     in `banks` equal banks. ddr_base: first DDR address. ddr_bandwidth: bytes/s. clock_hz: cycles/s.
     macs_per_cycle: multiply-accumulates per cycle and core by dtype. alignment: DDR alignment of tensors (bytes).
     mask_size: side of the small causal mask (rows). fused_mlp: keeps top.MLP as one op. costs: constants of the cost
-    rules (see `cost.py`). int4_operands: the TIU reads packed 4-bit operands (isa.NIBBLES).
+    rules (see `cost.py`). int4_operands: the TIU reads packed 4-bit operands (isa.NIBBLES). residual_bias: dtypes in
+    which the product of one row takes the tensor that is added to it as its bias.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Chip:
     fused_mlp: bool
     costs: Mapping[str, Any]
     int4_operands: bool = False
+    residual_bias: Sequence[str] = ()
 
     @property
     def bank_bytes(self) -> int:

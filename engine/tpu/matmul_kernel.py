@@ -565,7 +565,8 @@ def emit_local_matmul(emit: Emitter, sources: Sequence[Local], result: Local) ->
     """One product of whole (sliced) operands in local memory.
 
     sources: x [1, rows, h, w] with h x w = K, the right matrix [1, K, h, w] with h x w = N, rows on lanes and h x w
-    dense, and the bias if there is one: N values in lane 0, which are first copied to every lane, in place.
+    dense, and the bias if there is one: N values in lane 0, which are first copied to every lane, in place (the bytes
+    of the other lanes must belong to it, too).
     result: [1, rows, h, w] with h x w = N. Half types; the bias is added to the rounded product, as the vendor
     does. Raises ValueError for f32, whose product needs column-split operands, and for n > 1.
     """

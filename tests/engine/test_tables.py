@@ -9,6 +9,7 @@ import pytest
 from compiled import tiny_compilation
 
 from engine.compiler import Compilation
+from engine.diff import diff
 from engine.errors import CompileError, UserError
 from engine.passes.layer_group.occupancy import live_buffers
 from engine.passes.layer_group.plan import ItemKind
@@ -285,6 +286,29 @@ def test_one_mlp_becomes_several_ops(compilation: Compilation) -> None:
     assert part.key == "model.layers.{i}.mlp.gate_proj"
     assert (part.top_ops, len(part.tpu_ops), len(part.tensors)) == (found.top_ops, 1, 1)
     assert 0 < part.tiu < found.tiu
+
+
+def test_a_residual_and_the_product_that_took_it_lead_to_one_op() -> None:
+    # GIVEN decode in bf16, where the sum behind o_proj became the product's bias
+    compilation = tiny_compilation(quantize="bf16")
+    layer = "model.layers.{i}."
+    keys = [layer + name for name in ("self_attn.o_proj", "attention_residual", "self_attn.o_proj.add")]
+    # WHEN each of its names is followed
+    ways = [provenance(compilation, "block_cache_0", key) for key in keys]
+    # THEN all find the op, both TopOps, the tensor and the pass
+    for way in ways:
+        (op,) = [op for _, op in way.tpu_ops if op.name == "tpu.MatMul"]
+        assert op.origins == tuple(keys)
+        assert {op.name for _, op in way.top_ops} == {"top.MatMul", "top.Add"}
+        assert layer + "self_attn.o_proj.weight" in [tensor.name for tensor in way.tensors]
+        assert "tpu-canonicalize" in way.via
+        assert way.tiu > 0
+    # AND the diff of the pass shows the sum as gone
+    snapshots = compilation.snapshots("block_cache_0").snapshots
+    before, after = next((a, b) for a, b in pairwise(snapshots) if b.pass_name == "tpu-canonicalize")
+    hunks = {hunk.key: hunk for hunk in diff(before, after).hunks}
+    assert hunks[keys[1]].kind == "removed"
+    assert [op.location for op in hunks[keys[0]].after if op.name == "tpu.MatMul"] == [keys[2]]
 
 
 def test_a_weight_leads_to_the_op_that_reads_it(compilation: Compilation) -> None:

@@ -25,10 +25,22 @@ ROLES: Mapping[str, tuple[Role, ...]] = {
     "Reshape": (Role.ROWS,),
     "MatMul": (Role.ROWS, Role.MATRIX, Role.VECTOR),
 }
-"""Kinds of ops that can run in local memory, with the role of each operand."""
+"""Kinds of ops that can run in local memory, with the role of each operand (see `roles_of`)."""
+
+_BIAS = 2
+"""Operand number of a MatMul's bias."""
 
 IN_PLACE_KINDS = frozenset({"Add", "Mul"})
 """Kinds whose result may replace an operand; that costs twice the cycles (R12)."""
+
+
+def roles_of(record: OpRecord, weights: frozenset[str]) -> tuple[Role, ...]:
+    """The role of each operand. A product's bias may be an activation of the result's shape: one row, the residual."""
+    roles = ROLES[record.kind]
+    if record.kind != "MatMul" or record.operands[_BIAS] in weights:
+        return roles
+    residual = record.operand_types[_BIAS].shape == record.result_types[0].shape
+    return (*roles[:_BIAS], Role.ROWS) if residual else roles
 
 
 def why_global(record: OpRecord, weights: frozenset[str]) -> str:
@@ -36,9 +48,9 @@ def why_global(record: OpRecord, weights: frozenset[str]) -> str:
 
     weights: SSA names of the module's weights.
     """
-    roles = ROLES.get(record.kind)
-    if roles is None:
+    if record.kind not in ROLES:
         return "has no kernel for operands in local memory"
+    roles = roles_of(record, weights)
     for value, type_, role in zip(record.operands, record.operand_types, roles, strict=True):
         if not type_.is_none and (role is not Role.ROWS) != (value in weights):
             return "takes a weight where a group has activations, or the other way round"
@@ -184,9 +196,8 @@ def group_of(program: Program, indices: Sequence[int], type_: GroupType | None =
     outputs: list[str] = []
     for index, record in zip(indices, records, strict=True):
         operands = []
-        for value, operand, role in zip(
-            record.operands, record.operand_types, ROLES[record.kind], strict=True
-        ):
+        roles = roles_of(record, program.weights)
+        for value, operand, role in zip(record.operands, record.operand_types, roles, strict=True):
             if operand.is_none:
                 continue
             operands.append(value)

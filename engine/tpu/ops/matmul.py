@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class MatMul(TpuOp, top.MatMul):
     """output = input x right (+ bias), accumulated in f32 and rounded once.
 
-    input [..., M, K]; right [K, N], or [N, K] with right_transpose; bias [N]; f32, f16 or bf16.
+    input [..., M, K]; right [K, N], or [N, K] with right_transpose; bias of N elements, a weight or, where M = 1, an
+    activation (a residual); f32, f16 or bf16.
     """
 
     cut_operands = (0,)
@@ -122,17 +123,20 @@ _STRIP = 64
 def bind_linear(
     op: OpRecord, weight: np.ndarray, bias: np.ndarray | None, *, round_before_bias: bool
 ) -> Callable[..., tuple[np.ndarray, ...]]:
-    """y = x weight (+ bias) for a weight [K, N] float32; x in any shape whose elements are rows of K."""
+    """y = x weight (+ bias) for a weight [K, N] float32; x in any shape whose elements are rows of K.
+
+    bias: the one that is a weight; one that is an activation comes as the op's last operand.
+    """
     dtype, shape = op.result_types[0].dtype, op.result_types[0].shape
     columns = weight.shape[0]
-    flat_bias = None if bias is None else bias.reshape(-1)
 
-    def run(x: np.ndarray, *_: np.ndarray | None) -> tuple[np.ndarray, ...]:
+    def run(x: np.ndarray, *others: np.ndarray | None) -> tuple[np.ndarray, ...]:
         product = x.reshape(-1, columns) @ weight
-        if flat_bias is None:
+        added = others[-1] if bias is None and others else bias
+        if added is None:
             return (round_to(product, dtype).reshape(shape),)
         if round_before_bias:
             product = round_to(product, dtype)
-        return (round_to(product + flat_bias, dtype).reshape(shape),)
+        return (round_to(product + added.reshape(-1), dtype).reshape(shape),)
 
     return run

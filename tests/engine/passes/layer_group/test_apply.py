@@ -67,6 +67,23 @@ PRODUCT = f"""module @m {{
 """
 
 
+ROW, WIDE = "tensor<1x1x96xf16>", "tensor<96x96xf16>"
+RESIDUAL = f"""module @m {{
+  func.func @main(%arg0: {ROW}, %arg1: {ROW}) -> ({ROW}, {ROW}) {{
+    %0 = "top.Input"(%arg0) : ({ROW}) -> {ROW} loc("x")
+    %1 = "top.Input"(%arg1) : ({ROW}) -> {ROW} loc("y")
+    %2 = "top.Weight"() {{tensors = ["w"], transforms = []}} : () -> {WIDE} loc("w")
+    %3 = "tpu.MatMul"(%0, %2, %1) {{right_transpose = false}} : ({ROW}, {WIDE}, {ROW}) -> {ROW} loc("states")
+    %4 = "tpu.Add"(%3, %1) : ({ROW}, {ROW}) -> {ROW} loc("sum")
+    %5 = "tpu.MatMul"(%4, %2, %3) {{right_transpose = false}} : ({ROW}, {WIDE}, {ROW}) -> {ROW} loc("more states")
+    return %3, %5 : {ROW}, {ROW}
+  }}
+}}
+"""
+"""A residual from DDR that is read again behind its product, and one that the group made and stores; f16 holds the
+numbers exactly."""
+
+
 def inputs_of(built: Built, whole: bool = False) -> dict[str, np.ndarray]:
     random = np.random.default_rng(3)
     found = {}
@@ -146,6 +163,13 @@ def test_heads_on_the_lanes() -> None:
 @pytest.mark.parametrize("csecs", [1, 4])
 def test_a_product_with_bias_a_reshape_and_rope(csecs: int) -> None:
     agrees(build(PRODUCT, one_group([4, 5, 6], Secs(c=csecs))))
+
+
+@pytest.mark.parametrize("chip", ["bm1684x", "bm1688"])
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_residual_as_bias_keeps_its_value(pipelined: bool, chip: str) -> None:
+    built = build(RESIDUAL, one_group([3, 4, 5], Secs(), pipelined=pipelined), whole=True, chip_name=chip)
+    agrees(built, exact=True)
 
 
 def test_integers_are_exact() -> None:

@@ -62,6 +62,31 @@ def test_a_product_of_two_activations_is_global() -> None:
     assert "weight" in Program.of(ops, CHIP).why_global(len(ops) - 1)
 
 
+def test_a_residual_is_the_bias_of_one_row_and_an_activation() -> None:
+    # GIVEN a norm behind a product with a residual, and a product that adds the norm's operand again
+    module = Records()
+    x, residual = module.input(1, 1, 64), module.input(1, 1, 32)
+    states = module.matmul(x, 32, residual=residual)
+    ops = module.done(module.matmul(module.norm(states), 32, residual=states))
+    program = Program.of(ops, CHIP)
+    # WHEN they are a group
+    (chain,) = program.chains()
+    group = group_of(program, chain)
+    # THEN the residual is loaded as rows are, and what a product made is its reader's bias
+    assert group.inputs[:3] == (x, group.ops[0].operands[1], residual)
+    assert group.tensors[residual].role is Role.ROWS
+    assert group.tensors[residual].shape == (1, 1, 32, 1)
+    assert group.ops[2].operands[2] == states
+    assert group.outputs == (group.ops[2].result,)
+
+
+def test_an_activation_is_no_bias_of_several_rows() -> None:
+    module = Records()
+    y = module.matmul(module.input(1, 8, 64), 32, residual=module.input(1, 1, 32))
+    ops = module.done(y)
+    assert "activations" in Program.of(ops, CHIP).why_global(len(ops) - 2)
+
+
 @pytest.mark.parametrize(("shape", "local"), [((1, 8, 4, 16), True), ((8, 1, 64), False), ((512,), False)])
 def test_reshapes_that_keep_two_dimensions_are_local(shape: tuple[int, ...], local: bool) -> None:
     module = Records()

@@ -15,6 +15,10 @@ from layer_groups import OurModule, compile_module, options_for, same_groups  # 
 from reference_groups import DATA, ReferenceModule, load  # noqa: E402
 
 from engine.compiler import open_model  # noqa: E402
+from engine.passes import pipeline  # noqa: E402
+from engine.passes.base import PassContext  # noqa: E402
+from engine.sim.timing import time_module  # noqa: E402
+from engine.stages import find, plan  # noqa: E402
 
 REFERENCE = load(DATA)
 SAMPLE = (
@@ -29,6 +33,8 @@ SAMPLE = (
     "qwen25-1p5b bf16 S=512 block_0",
     "llama32-1b bf16 S=1024 block_0",
     "llama32-1b w4bf16 S=2048 bm1688 block_0",
+    "qwen25-1p5b bf16 S=512 block_cache_0",
+    "qwen3-tiny bf16 S=256 block_cache_0",
 )
 
 
@@ -53,6 +59,31 @@ def test_groups_are_those_of_the_reference(label: str, tmp_path: Path) -> None:
         if theirs.chip == "bm1684x":  # on BM1688 the reference runs slices on two cores
             assert mine.cycles <= 1.001 * other.cycles
             assert ours.moved <= theirs.moved
+
+
+DECODE_CYCLES = {
+    "smollm2-135m bf16 S=512 block_cache_0": 153_386,
+    "qwen25-1p5b bf16 S=512 block_cache_0": 1_652_488,
+    "qwen3-0p6b bf16 S=512 block_cache_0": 622_654,
+    "qwen3-tiny bf16 S=256 block_cache_0": 31_676,
+}
+"""Of whole modules, in the reference's own estimate."""
+
+
+@pytest.mark.parametrize("label", DECODE_CYCLES)
+def test_decode_in_the_half_type_takes_the_cycles_of_the_reference(label: str, tmp_path: Path) -> None:
+    # GIVEN a module in which products take the residual as their bias
+    theirs = next(module for module in REFERENCE.modules if module.label == label)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(REFERENCE.configs[theirs.shape]))
+    # WHEN it is compiled to instructions
+    model = open_model(config)
+    options = options_for(model, theirs, 2)
+    spec, _ = find(plan(model.shape, options), theirs.module)
+    *_, last = pipeline.run(PassContext(spec, model.config, options))
+    # THEN no sum is left, and the program takes as long to the cycle
+    assert "tpu.Add" not in {op.name for op in last.ops}
+    assert time_module(last.report, options.chip).total_cycles == DECODE_CYCLES[label]
 
 
 def test_the_sample_says_when_groups_differ() -> None:

@@ -111,6 +111,18 @@ def test_bias_is_added_before_the_only_rounding() -> None:
     assert (outcome.found == 258).all()
 
 
+def test_a_residual_is_added_as_any_bias_when_the_weight_is_prepared() -> None:
+    """GIVEN a bias that comes with each run, THEN what `bind` makes adds it, and rounds once."""
+    op = operation(Product(1, 64, 64, "bf16", True))
+    x, right = np.ones((1, 1, 64), np.float32), np.full((64, 64), 4, np.float32)
+    right[0] = 5
+    run_op = MatMul.bind(op, MatMul.prepare(op, {1: right}))
+    for residual in (1, 3):
+        (found,) = run_op(x, None, np.full((1, 1, 64), residual, np.float32))
+        assert found.shape == (1, 1, 64)
+        assert (found == 257 + residual).all()
+
+
 def test_f32_runs_without_half_precision_products() -> None:
     for product in (PRODUCTS[-1], LOGITS[-1]):
         opcodes = program(MatMul, operation(product))["opcode"]

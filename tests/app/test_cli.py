@@ -132,6 +132,51 @@ def test_simulate(run: Run, compiled: Path) -> None:
         assert sum(op["cycles"] for op in module["ops"]) == module["cycles"]
 
 
+def test_simulate_a_timeline(run: Run, compiled: Path) -> None:
+    code, out, _ = run("simulate", compiled, "--timeline", "--module", "block_cache_1", "--json")
+    value = checked("timeline", out)
+    assert code == 0
+    assert value["module"] == "block_cache_1"
+    _, whole, _ = run("simulate", compiled, "--json")
+    module = next(row for row in json.loads(whole)["modules"] if row["name"] == "block_cache_0")
+    assert value["cycles"] == module["cycles"] == value["ops"][-1]["end"]
+    assert {row["engine"]: row["busy_cycles"] for row in value["engines"]} == {
+        "TIU": module["tiu_busy_cycles"],
+        "GDMA": module["gdma_busy_cycles"],
+    }
+    rows = value["instructions"]
+    loaded = sum(row["bytes"] for row in rows if row["direction"] in ("load", "ddr_to_ddr"))
+    assert loaded == module["ddr_read_bytes"]
+    ends = {(row["engine"], row["id"]): row["end"] for row in rows}
+    held = [row for row in rows if row["idle_cycles"]]
+    assert held
+    for row in held:
+        waits = row["waits_for"]
+        assert ends[waits["engine"], waits["id"]] == row["start"]
+
+
+def test_a_timeline_of_a_shorter_history(run: Run, compiled: Path) -> None:
+    common = ("simulate", compiled, "--timeline", "-m", "block_kv_0", "--json")
+    whole, part = (checked("timeline", run(*common, *more)[1]) for more in ((), ("--history-length", "0")))
+    assert part["cycles"] < whole["cycles"]
+
+
+def test_a_timeline_for_people(run: Run, compiled: Path) -> None:
+    code, out, _ = run("simulate", compiled, "--timeline", "-m", "block_1")
+    assert code == 0
+    lines = out.splitlines()
+    assert re.match(r"block_1 · bm1684x · [\d,]+ cycles = ", lines[0])
+    head = next(i for i, line in enumerate(lines) if "waits for" in line and "tensor" in line)
+    instructions = json.loads(run("simulate", compiled, "--timeline", "-m", "block_1", "--json")[1])[
+        "instructions"
+    ]
+    assert len(lines) - head - 1 == len(instructions)
+    assert "model.layers.1.self_attn.q_proj.weight" in out
+    # columns are aligned: ends of numbers stand under each other
+    at = lines[head].index("cycles") + len("cycles")
+    assert all(line[at - 1].isdigit() for line in lines[head + 1 :])
+
+
 def test_run(run: Run, compiled: Path) -> None:
     code, out, _ = run("run", compiled, "--prompt-ids", "5,6,7", "--max-new-tokens", "4", "--json")
     value = checked("run", out)
@@ -302,6 +347,14 @@ def test_exports(run: Run, compiled: Path, tmp_path: Path) -> None:
         (("run", "MODEL", "--prompt-ids", "1", "--chat"), "--chat needs --prompt"),
         (("run", "MODEL", "--prompt-ids", "99999"), "token id 99999 is outside"),
         (("simulate", "MODEL", "--prompt-length", "65"), "a prompt of 65 tokens does not fit"),
+        (("simulate", "MODEL", "--timeline"), "--timeline is about one module: give --module NAME too"),
+        (("simulate", "MODEL", "-m", "block_0"), "give --timeline too"),
+        (("simulate", "MODEL", "--history-length", "3"), "give --timeline too"),
+        (("simulate", "MODEL", "--timeline", "-m", "block_9"), "unknown module 'block_9'"),
+        (
+            ("simulate", "MODEL", "--timeline", "-m", "block_0", "--prompt-length", "3"),
+            "--prompt-length is about the whole program",
+        ),
         (("export", "graph", "MODEL", "-o", "x.gif"), "x.gif ends in '.gif'; accepted: .dot"),
         (("export", "graph", "MODEL", "-o", "x.dot", "--what", "x"), "--what 'x' is unknown"),
         (("modules", "/no/such/model"), "/no/such/model: no such file or folder"),

@@ -288,11 +288,13 @@ that is left in the lane. **/** finds an op or a tensor, **:** goes to a cycle (
         arrow = "▲" if lanes.engine[self.cursor] == Engine.GDMA else "▼"
         name = facts.tensor_label(self.cursor) or facts.op_label(int(lanes.op[self.cursor]))
         text = f"{facts.kind(self.cursor)} {name} · {units.cycles(int(lanes.length[self.cursor]))}"
-        if column + len(text) + 2 <= window.width:
-            return [(" " * (self.names_width + column), ""), (arrow, "key bold"), (f" {text}", "muted")]
-        text = text if len(text) + 1 <= column else text[: max(0, column - 2)] + "…"
-        pad = self.names_width + column - len(text) - 1
-        return [(" " * max(0, pad), ""), (f"{text} ", "muted"), (arrow, "key bold")]
+        before, behind = column - 1, window.width - column - 2
+        if len(text) <= behind or before < behind:
+            shown = text if len(text) <= behind else text[: max(0, behind - 1)] + "…"
+            return [(" " * (self.names_width + column), ""), (arrow, "key bold"), (f" {shown}", "muted")]
+        shown = text if len(text) <= before else text[: max(0, before - 1)] + "…"
+        pad = self.names_width + column - len(shown) - 1
+        return [(" " * pad, ""), (f"{shown} ", "muted"), (arrow, "key bold")]
 
     def _span_of_cursor(self) -> int:
         """The span of ops that the cursor lies in, if it is of the same op."""
@@ -339,7 +341,9 @@ that is left in the lane. **/** finds an op or a tensor, **:** goes to a cycle (
                 yield fitted(line, width)
                 continue
             mark = "cursor" if self.has_focus else "cursor-idle"
-            yield [(text, f"{roles} {mark}") for text, roles in fitted(line, width)]
+            # a reversed cursor keeps one pair of colours, or every role would flip on its own
+            alone = bool(Palette.of(self.app).style(mark).reverse)
+            yield [(text, mark if alone else f"{roles} {mark}") for text, roles in fitted(line, width)]
 
     # -- the window ---------------------------------------------------------------------------------------------
 

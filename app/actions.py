@@ -157,7 +157,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("lmem-map", "go_step(1000)", ("end",), "", "Last time step"),
     Action("lmem-map", "page(1)", ("pagedown",), "", "Next bank, or further down"),
     Action("lmem-map", "page(-1)", ("pageup",), "", "Previous bank, or further up"),
-    Action("lmem-map", "search", ("slash",), "search", "Search a buffer by name or value"),
+    Action("lmem-map", "search", ("slash",), "", "Search a buffer by name or value"),
     Action("lmem-map", "search_next(1)", ("n",), "", "Next match"),
     Action("lmem-map", "search_next(-1)", ("N",), "", "Previous match"),
     Action("lmem-map", "go_to", ("colon",), "", "Go to a buffer (%12) or a time step (3)"),
@@ -179,6 +179,7 @@ ACTIONS: tuple[Action, ...] = (
         "lmem", "slice(1)", ("greater_than_sign",), "slice", "Next step of the pipeline over slices", "< >"
     ),
     Action("lmem", "slice(-1)", ("less_than_sign",), "", "Previous step of the pipeline over slices"),
+    Action("lmem", "core(1)", ("C",), "core", "Next core: its slices of the group"),
     Action("lmem", "zoom(1)", ("plus", "equals_sign"), "scale", "Closer: banks in use, then one bank", "+ -"),
     Action("lmem", "zoom(-1)", ("minus",), "", "Further away: the whole local memory to scale"),
     Action(

@@ -88,6 +88,12 @@ Group = Annotated[
     int | None,
     typer.Option("--group", "-g", metavar="K", min=0, help="Only layer group K, counted from 0."),
 ]
+Core = Annotated[
+    int | None,
+    typer.Option(
+        "--core", metavar="N", min=0, help="Layer groups as core N runs them; maps without it are core 0's."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")]
 
@@ -411,6 +417,7 @@ def memory(
         typer.Option("--module", "-m", metavar="NAME", help="Only this module; any layer's name works."),
     ] = None,
     group: Group = None,
+    core: Core = None,
     svg: Annotated[
         Path | None,
         typer.Option("--svg", metavar="FILE", help="Draw the group's map, or the DDR map, as SVG."),
@@ -428,23 +435,27 @@ def memory(
 
     pictures = [path for path in (svg, png) if path is not None]
     if module is None:
-        _require_module(group=group, svg=svg, png=png)
+        _require_module(group=group, core=core, svg=svg, png=png)
         _program_memory(_compile(_open(model, options)), as_json)
         return
     _require_suffixes(svg=svg, png=png)
+    if pictures and core is not None and group is None:
+        raise UserError(
+            "--core is about layer groups, the picture without --group about DDR: give --group K too"
+        )
     compilation = _compile(_open(model, options))
     _raise_failures(compilation, module)
-    found = memory_table(compilation, module)
+    found = memory_table(compilation, module, core)
     if group is not None:
         found["groups"] = [known_group(found["groups"], module, group)]
         found["lmem"] = [row for row in found["lmem"] if row["group"] == group]
     problems = memory_problems(compilation, module)
     for path in pictures:
-        _draw_memory(compilation, module, found, path, group)
+        _draw_memory(compilation, module, path, group, core or 0)
     if as_json:
         emit(found)
     elif not pictures:
-        _print_memory(compilation, module, found, group)
+        _print_memory(compilation, module, found, group, core or 0)
     for problem in problems:
         messages().print(f"✗ {problem}", style="red", markup=False)
     if problems:
@@ -476,14 +487,16 @@ def _program_memory(compilation: Compilation, as_json: bool) -> None:
         output().print(item)
 
 
-def _print_memory(compilation: Compilation, module: str, found: Mapping[str, Any], group: int | None) -> None:
-    """The tables for people; of one group, only what is about it."""
+def _print_memory(
+    compilation: Compilation, module: str, found: Mapping[str, Any], group: int | None, core: int
+) -> None:
+    """The tables for people, groups as a core runs them; of one group, only what is about it."""
     from app.console import output
     from app.render import memory_views
     from app.render_groups import MAP_WIDTH, local_memory_views
 
     console = output()
-    for item in local_memory_views(compilation, module, group, min(console.width, MAP_WIDTH)):
+    for item in local_memory_views(compilation, module, group, min(console.width, MAP_WIDTH), core):
         console.print(item)
     if group is None:
         for item in memory_views(compilation, module, found):
@@ -497,13 +510,14 @@ def _require_suffixes(**paths: Path | None) -> None:
             raise UserError(f"--{suffix} {path}: the file's name must end in .{suffix}")
 
 
-def _draw_memory(
-    compilation: Compilation, module: str, found: Mapping[str, Any], path: Path, group: int | None
-) -> None:
+def _draw_memory(compilation: Compilation, module: str, path: Path, group: int | None, core: int) -> None:
+    """A picture of a group as a core runs it, or of the module's DDR."""
+    from engine.tables import memory_table
     from engine.trace.memory_map import write_memory_map
 
     chip = compilation.options.chip
     title = f"{module} in DDR" if group is None else f"{module}, group {group}"
+    found = memory_table(compilation, module, core)
     write_memory_map(found, path, title=title, group=group, bank_bytes=chip.bank_bytes, banks=chip.banks)
     _wrote(path)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from app.widgets.lines import Line
     from app.widgets.lmem_facts import GroupFacts
     from engine.compiler import Compilation
+    from engine.group_tables import ModuleGroups
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -31,14 +32,19 @@ MAP_WIDTH = 120
 
 
 def local_memory_views(
-    compilation: Compilation, module: str, group: int | None, width: int
+    compilation: Compilation, module: str, group: int | None, width: int, core: int = 0
 ) -> Iterator[RenderableType]:
-    """The groups of a module, and the map and time steps of each, or of one. width: columns that a map may take."""
-    facts = _facts(compilation, module)
-    chip = compilation.options.chip
-    heading = f"local memory   {chip.lmem_bytes // 1024} KiB a lane in {chip.banks} banks"
-    yield Text(f"{module} · {heading}", style="bold")
-    if not facts:
+    """The groups of a module, and the map and time steps of each, or of one, as a core runs them. width: columns that a
+    map may take."""
+    from app.widgets.lmem_facts import facts_of
+    from engine.tables import module_groups
+
+    local, options = module_groups(compilation, module), compilation.options
+    facts = facts_of(local.report, local.ops, local.chip, module, local.shares, core) if local else []
+    heading = f"local memory   {options.chip.lmem_bytes // 1024} KiB a lane in {options.chip.banks} banks"
+    which = f" · core {core} of {options.cores}" if options.cores > 1 else ""
+    yield Text(f"{module} · {heading}{which}", style="bold")
+    if local is None or not facts:
         yield Text("no layer group: every op of this module runs from DDR\n", style="dim")
         return
     yield _groups_table(facts)
@@ -46,34 +52,41 @@ def local_memory_views(
     for found in facts if group is None else [facts[group]]:
         yield ""
         yield from map_views(found, width)
+        if found.share is not None:
+            yield Text(_cores_text(local, found), style="dim")
     yield ""
 
 
-def _facts(compilation: Compilation, module: str) -> list[GroupFacts]:
-    from app.widgets.lmem_facts import GroupFacts
-    from engine.tables import module_groups
+def _cores_text(local: ModuleGroups, facts: GroupFacts) -> str:
+    """What every core runs of a group."""
+    from engine.group_cores import core_cycles
 
-    local = module_groups(compilation, module)
-    plans = local.report.groups if local else ()
-    return [
-        GroupFacts(plan, local.ops, local.chip, number, len(plans), module)
-        for number, plan in enumerate(plans)
-        if local is not None
-    ]
+    plan = local.report.groups[facts.number]
+    return "\n".join(
+        f" core {share.core}: {share.slices_text}, {units.cycles(core_cycles(plan, share, facts.item_cycles))}"
+        for share in local.shares[facts.number]
+        if not share.idle
+    )
 
 
 def _groups_table(facts: Sequence[GroupFacts]) -> RenderableType:
     from app.widgets.lmem_facts import kib
 
+    shared = any(found.share is not None for found in facts)
+
     def bound(found: GroupFacts) -> Text:
         engine, share = found.bound_share()
+        if not engine:
+            return Text("idle", style="dim")
         return Text(f"{engine} {100 * share:.0f} %", style="cyan" if engine == "DMA" else "magenta")
 
     return table(
         [
             *right("group"),
             *left("ops"),
-            *right("secs", "cycles", "peak"),
+            *right("secs"),
+            *left(*(["of this core"] if shared else [])),
+            *right("cycles", "peak"),
             *left("bound"),
             *right("records"),
         ],
@@ -82,7 +95,8 @@ def _groups_table(facts: Sequence[GroupFacts]) -> RenderableType:
                 str(found.number),
                 kinds_text(record.name for record in found.records),
                 secs_text(found.plan.secs.as_tuple()),
-                units.cycles(found.plan.cycles),
+                *([found.work.slices_text] if shared else []),
+                units.cycles(found.cycles),
                 f"{kib(found.plan.peak_bytes)} KiB",
                 bound(found),
                 f"{found.plan.records[0]}..{found.plan.records[-1]}",
@@ -98,19 +112,26 @@ def map_views(facts: GroupFacts, width: int) -> Iterator[RenderableType]:
     from app.widgets.lmem_canvas import View, draw, legend
     from app.widgets.lmem_facts import kib
     from app.widgets.lmem_map import header_lines
-    from app.widgets.step_lanes import lane_lines
+    from app.widgets.step_lanes import lane_lines, pipeline_lines
 
+    plan = facts.plan
+    core = f"{facts.share.text} · " if facts.share is not None else ""
+    slices = f"{core}{secs_text(plan.secs.as_tuple())} in {facts.pipeline_steps} pipeline steps"
+    title = (f"group {facts.number} · {kinds_text(record.name for record in facts.records)}", "bold")
+    if facts.work.idle:
+        yield Text.assemble(title, f"   {core}other cores run it")
+        return
+    yield Text.assemble(
+        title, f"   {slices} · {units.cycles(facts.cycles)} · peak {kib(plan.peak_bytes)} KiB"
+    )
     view = View(step=-1)
     canvas = draw(facts, axis(facts, Zoom.USED, MAP_ROWS, 0), width, view)
-    plan = facts.plan
-    slices = f"{secs_text(plan.secs.as_tuple())} in {facts.pipeline_steps} pipeline steps"
-    yield Text.assemble(
-        (f"group {facts.number} · {kinds_text(record.name for record in facts.records)}", "bold"),
-        f"   {slices} · {units.cycles(plan.cycles)} · peak {kib(plan.peak_bytes)} KiB",
-    )
     lines: list[Line] = [*header_lines(facts, canvas.edges, -1, True), *canvas.rows]
     lines += lane_lines(facts, canvas.edges, view)
-    yield _painted([*lines, legend(facts)])
+    lines.append(legend(facts))
+    if facts.work.slices > 1:
+        lines += [(), *pipeline_lines(facts, width)]
+    yield _painted(lines)
 
 
 def _painted(lines: Sequence[Line]) -> Text:

@@ -13,6 +13,18 @@ from functools import cached_property
 from typing import Any
 
 from engine.errors import UserError
+from engine.group_cores import (
+    COMPUTE_STAGE,
+    LOAD_STAGE,
+    STORE_STAGE,
+    CoreShare,
+    ItemCycles,
+    on_core,
+    pipeline_cycles,
+    price_items,
+    step_cycles,
+    whole_share,
+)
 from engine.passes.layer_group.chains import Program
 from engine.passes.layer_group.cost import prices_of
 from engine.passes.layer_group.plan import (
@@ -24,8 +36,10 @@ from engine.passes.layer_group.plan import (
     ItemKind,
     LayerGroupReport,
     LmemBuffer,
+    Slices,
     TimeStep,
 )
+from engine.passes.layer_group.slicing import number_of
 from engine.snapshot import OpRecord, is_computation
 from engine.tpu.chip import Chip
 
@@ -38,33 +52,45 @@ _PARTS = ("scale", "zero_point")
 @dataclass(frozen=True)
 class ModuleGroups:
     """The groups of a module. ops: the records that the report numbers. name: how a location reads in the layer that is
-    looked at."""
+    looked at. shares: what each core runs of every group (`core_shares`); none for a program for one core."""
 
     report: LayerGroupReport
     ops: Sequence[OpRecord]
     chip: Chip
     name: Callable[[str], str]
+    shares: Sequence[Sequence[CoreShare]] = ()
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def groups(self) -> Table:
-        """Ops, slices, time steps, cycles and peak of every group."""
-        return [self._group_row(number, plan) for number, plan in enumerate(self.report.groups)]
+    def groups(self, core: int | None = None) -> Table:
+        """Ops, slices, cycles and peak of every group, what each core runs of it, and the time steps: of the largest
+        slice, or of a core's largest."""
+        return [self._group_row(number, plan, core) for number, plan in enumerate(self.report.groups)]
 
-    def lmem(self) -> Table:
-        """Every buffer of every group; one whose first step is behind its last lives around the end of the loop."""
+    def lmem(self, core: int | None = None) -> Table:
+        """Every buffer of every group, or of those of which a core runs something; one whose first step is behind its
+        last lives around the end of the loop."""
         return [
-            self._buffer_row(number, plan, buffer, name)
+            self._buffer_row(number, plan, buffer, name, self._share(number, core))
             for number, plan in enumerate(self.report.groups)
+            if not self._share(number, core).idle
             for buffer, name in zip(plan.buffers, self._buffer_names(plan), strict=True)
         ]
 
-    def _group_row(self, number: int, plan: GroupPlan) -> dict[str, Any]:
+    def _share(self, group: int, core: int | None) -> CoreShare:
+        """What a core runs of a group; all of it for None."""
+        if core is None or not self.shares:
+            return whole_share(self.report.groups[group])
+        return self.shares[group][core]
+
+    def _group_row(self, number: int, plan: GroupPlan, core: int | None) -> dict[str, Any]:
         names = {
             buffer.value: name
             for buffer, name in zip(plan.buffers, self._buffer_names(plan), strict=True)
             if _holds_value(buffer)
         }
+        share, costs = self._share(number, core), price_items(plan, self.ops, self.chip)
+        shown = on_core(plan, share)
         return {
             **self._identity(number, plan),
             "type": plan.type.name,
@@ -72,7 +98,15 @@ class ModuleGroups:
             "stages": plan.stages,
             "cycles": plan.cycles,
             "peak_bytes": plan.peak_bytes,
-            "steps": [self._step_row(at, step, plan, names) for at, step in enumerate(plan.steps)],
+            "core": core,
+            "cores": [
+                _core_row(plan, one, costs)
+                for one in (self.shares[number] if self.shares else [whole_share(plan)])
+            ],
+            "steps": [
+                self._step_row(at, step, plan, names, step_cycles(plan, share, costs, at, None))
+                for at, step in enumerate(shown.steps)
+            ],
         }
 
     def _identity(self, number: int, plan: GroupPlan) -> dict[str, Any]:
@@ -85,7 +119,12 @@ class ModuleGroups:
         }
 
     def _step_row(
-        self, number: int, step: TimeStep, plan: GroupPlan, names: Mapping[str, str]
+        self,
+        number: int,
+        step: TimeStep,
+        plan: GroupPlan,
+        names: Mapping[str, str],
+        cycles: tuple[int, int],
     ) -> dict[str, Any]:
         items = {item.id: item for item in plan.items}
         moved = [items[item] for item in step.transfers]
@@ -99,13 +138,15 @@ class ModuleGroups:
             "computes": what([items[item] for item in step.computes]),
             "loads": what([item for item in moved if item.kind is ItemKind.LOAD]),
             "stores": what([item for item in moved if item.kind is ItemKind.STORE]),
-            "compute_cycles": step.compute_cycles,
-            "transfer_cycles": step.transfer_cycles,
+            "compute_cycles": cycles[0],
+            "transfer_cycles": cycles[1],
             "live_bytes": used,
             "largest_free_bytes": largest_free,
         }
 
-    def _buffer_row(self, group: int, plan: GroupPlan, buffer: LmemBuffer, name: str) -> dict[str, Any]:
+    def _buffer_row(
+        self, group: int, plan: GroupPlan, buffer: LmemBuffer, name: str, share: CoreShare
+    ) -> dict[str, Any]:
         maker, size = self._makers[buffer.value], self.chip.bank_bytes
         end = buffer.address + max(1, buffer.nbytes)
         slices = next((item.slices for item in plan.items if item.id == buffer.item), None)
@@ -123,7 +164,7 @@ class ModuleGroups:
             "op": maker.name,
             "location": self.name(maker.location),
             "tensor": self._tensor(maker),
-            "slice": None if whole or slices is None else [max(lengths) for lengths in slices.lengths],
+            "slice": None if whole or slices is None else _largest(slices, plan, share),
         }
 
     @cached_property
@@ -224,6 +265,35 @@ class ModuleGroups:
             for index, record in enumerate(self.ops)
             if index not in inside and is_computation(record)
         ]
+
+
+def _core_row(plan: GroupPlan, share: CoreShare, costs: ItemCycles) -> dict[str, Any]:
+    """What a core runs of a group: ranges of slices (start, length), and in each pipeline step the slices in the
+    pipeline's stages."""
+    cycles = pipeline_cycles(plan, share, costs)
+    stages = {"load": LOAD_STAGE, "compute": COMPUTE_STAGE, "store": STORE_STAGE}
+    return {
+        "core": share.core,
+        "slices": [list(part) for part in share.parts],
+        "cycles": sum(cycles),
+        "pipeline": [
+            {
+                "step": at,
+                **{name: share.slice_at(min(stage, plan.stages - 1), at) for name, stage in stages.items()},
+                "cycles": cycles[at],
+            }
+            for at in range(share.pipeline_steps)
+        ],
+    }
+
+
+def _largest(slices: Slices, plan: GroupPlan, share: CoreShare) -> list[int]:
+    """Lengths of the largest slice that a core runs, in n, c, d, h, w."""
+    numbers = [number_of(plan.secs, index).as_tuple() for index in share.numbers]
+    return [
+        max(lengths[at[dim] if len(lengths) > 1 else 0] for at in numbers)
+        for dim, lengths in enumerate(slices.lengths)
+    ]
 
 
 def _holds_value(buffer: LmemBuffer) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from engine.compiler import Compilation
 from engine.errors import CompileError, UserError
+from engine.group_cores import core_shares
 from engine.group_tables import ModuleGroups
 from engine.merge import ADDRESSED, layout_of
 from engine.passes.layer_group.plan import LayerGroupReport
@@ -25,7 +26,7 @@ from engine.tpu.memory import KvRegion, TensorPlace, check_addresses, kv_region,
 
 Table = list[dict[str, Any]]
 
-GROUPED = "layer-group"
+GROUPED, SHARED = "layer-group", "core-parallel"
 """The pass that puts ops into layer groups."""
 
 # -- modules and passes --------------------------------------------------------------------------------------------
@@ -217,24 +218,35 @@ def ir_text(compilation: Compilation, module: str, pass_name: str) -> str:
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-def memory_table(compilation: Compilation, module: str) -> dict[str, Any]:
+def memory_table(compilation: Compilation, module: str, core: int | None = None) -> dict[str, Any]:
     """DDR tensors of a module with lifetimes, and the KV slots of every layer that it serves, at merged addresses.
 
-    `groups` and `lmem` describe local memory (bytes per lane, time steps from 0), `state` recurrent state; modules
-    without them leave the lists empty.
+    `groups` and `lmem` describe local memory (bytes per lane, time steps from 0) as all cores have it, or as one `core`
+    has it; `state` recurrent state; modules without them leave the lists empty. Raises UserError for a core that the
+    program does not have.
     """
     spec, _ = compilation.find(module)
+    _require_core(compilation, core)
     view = layer_view(compilation, module)
     places = module_places(compilation, module)
     names = _value_names(snapshot_after(compilation, module, ADDRESSED), spec)
     local = module_groups(compilation, module)
     return {
-        "groups": local.groups() if local else [],
-        "lmem": local.lmem() if local else [],
+        "groups": local.groups(core) if local else [],
+        "lmem": local.lmem(core) if local else [],
         "ddr": [_place_row(place, view, names) for place in places],
         "kv_cache": _kv_rows(compilation, spec),
         "state": [],
     }
+
+
+def _require_core(compilation: Compilation, core: int | None) -> None:
+    count = compilation.options.cores
+    if core is not None and not 0 <= core < count:
+        known = f"cores 0 to {count - 1}" if count > 1 else "core 0 alone"
+        raise UserError(
+            f"there is no core {core}: this program is compiled for {known}; --cores sets how many"
+        )
 
 
 def module_groups(compilation: Compilation, module: str) -> ModuleGroups | None:
@@ -248,8 +260,13 @@ def module_groups(compilation: Compilation, module: str) -> ModuleGroups | None:
     snapshots = compilation.snapshots(module).snapshots
     before = next(one for one, two in pairwise(snapshots) if two.pass_name == GROUPED)
     _, layer = compilation.find(module)
+    cores = compilation.options.cores
     return ModuleGroups(
-        report, before.ops, compilation.options.chip, lambda text: text.replace("{i}", str(layer))
+        report,
+        before.ops,
+        compilation.options.chip,
+        lambda text: text.replace("{i}", str(layer)),
+        core_shares(report, snapshot_after(compilation, module, SHARED).ops, cores) if cores > 1 else (),
     )
 
 

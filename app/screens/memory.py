@@ -27,12 +27,13 @@ from app.widgets.memory_view import (
 from app.widgets.program_memory import ProgramTable, program_lines, program_title
 from app.workspace import Workspace
 from engine.errors import CompileError
+from engine.group_cores import core_shares
 from engine.passes.layer_group.plan import LayerGroupReport
 from engine.tpu.isa import Arena
 from engine.tpu.memory import TensorPlace
 
 ADDRESSED = "address-assign"
-GROUPED, BEFORE_GROUPS = "layer-group", "op-reorder"
+GROUPED, BEFORE_GROUPS, SHARED = "layer-group", "op-reorder", "core-parallel"
 
 
 class MemoryScreen(WorkScreen):
@@ -199,9 +200,12 @@ class MemoryScreen(WorkScreen):
         if grouped is None or before is None or not isinstance(grouped.report, LayerGroupReport):
             return False
         pane = self.query_one(LocalMemoryPane)
-        if pane.report is not grouped.report:
-            chip = self.work.compilation.options.chip
-            pane.show_report(grouped.report, before.ops, chip, self.work.layer_name)
+        options, shared = self.work.compilation.options, self.work.snapshot(SHARED)
+        shares = (
+            core_shares(grouped.report, shared.ops, options.cores) if options.cores > 1 and shared else ()
+        )
+        if pane.report is not grouped.report or pane.shares != shares:
+            pane.show_report(grouped.report, before.ops, options.chip, self.work.layer_name, shares)
         return bool(grouped.report.groups)
 
     @on(LocalMemoryPane.OpAsked)

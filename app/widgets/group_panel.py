@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -19,15 +18,16 @@ from app.widgets.lmem_canvas import View
 from app.widgets.lmem_facts import (
     ROLES,
     GroupFacts,
+    facts_of,
     kib,
     parts_of,
-    price_items,
     slice_text,
 )
 from app.widgets.lmem_map import LmemMap
 from app.widgets.step_lanes import StepLanes
 from app.widgets.table import Column, Row, TableView, fitted
 from app.widgets.why import LABEL, WhyPanel, labelled, short_secs, wrapped
+from engine.group_cores import CoreShare
 from engine.passes.layer_group.plan import BufferKind, Explanation, Item, ItemKind, LayerGroupReport
 from engine.snapshot import OpRecord
 from engine.tpu.chip import Chip
@@ -61,9 +61,10 @@ engine that holds up most of its time steps.
     def sync(self, groups: Sequence[GroupFacts], report: LayerGroupReport) -> None:
         """Show the groups; the border says what runs outside of them."""
         self.show([_group_row(facts) for facts in groups])
-        inside = sum(facts.plan.cycles for facts in groups)
+        inside = sum(facts.cycles for facts in groups)
+        core = f" · core {groups[0].share.core}" if groups and groups[0].share else ""
         single = len(report.global_cycles)
-        self.border_title = f"layer groups · {units.cycles(inside)}" if groups else "layer groups"
+        self.border_title = f"layer groups{core} · {units.cycles(inside)}" if groups else "layer groups"
         self.border_subtitle = f"{single} more could be local, run globally" if single else ""
 
 
@@ -75,9 +76,9 @@ def _group_row(facts: GroupFacts) -> Row:
             str(facts.number),
             (facts.kinds, "bad" if facts.problems else ""),
             (short_secs(facts.plan.secs), "muted"),
-            units.cycles(facts.plan.cycles),
+            units.cycles(facts.cycles) if not facts.work.idle else ("idle", "faint"),
             kib(facts.plan.peak_bytes),
-            (f"{engine} {100 * share:.0f} %", role),
+            (f"{engine} {100 * share:.0f} %" if engine else "", role),
         ),
         facts.number,
     )
@@ -182,8 +183,8 @@ def _slice_lines(facts: GroupFacts, view: View, width: int) -> list[list[Span]]:
         if number is None:
             return [labelled("slice", [("holds nothing in this pipeline step", "faint")])]
     count = facts.plan.secs.slices
-    which = f"{number + 1} of {count}: " if number is not None and count > 1 else ""
     whole = all(len(starts) == 1 for starts in writer.slices.starts)
+    which = f"{number} of {count}: " if number is not None and count > 1 and not whole else ""
     note = ", all slices" if whole and count > 1 else ""
     text = slice_text(writer.slices, facts.plan.secs, number)
     return wrapped("slice", which + text + note, width, "heading") if text else []
@@ -297,7 +298,8 @@ engine touch in the same step.
 class LocalMemoryPane(Container):
     """Groups, map, lanes, buffer and explanation of one module. `show_report` gives it another module.
 
-    ops: the records that the report numbers (after `op-reorder`).
+    ops: the records that the report numbers (after `op-reorder`). shares: what each core runs of every group
+    (`core_shares`); none for a program for one core. core: the one that is shown.
     """
 
     BINDINGS = bindings("lmem")
@@ -345,10 +347,12 @@ class LocalMemoryPane(Container):
         chip: Chip | None = None,
         *,
         module: str = "",
+        shares: Sequence[Sequence[CoreShare]] = (),
         id: str | None = None,
     ) -> None:
         super().__init__(id=id)
-        self.report, self.ops, self.chip, self.module = report, ops, chip, module
+        self.report, self.ops, self.chip, self.module, self.shares = report, ops, chip, module, shares
+        self.core = 0
         self.groups: list[GroupFacts] = []
         self.number = 0
 
@@ -367,7 +371,7 @@ class LocalMemoryPane(Container):
         """First contents."""
         self._put_forward("lmem-buffer")
         if self.report is not None and self.chip is not None:
-            self.show_report(self.report, self.ops, self.chip, self.module)
+            self.show_report(self.report, self.ops, self.chip, self.module, self.shares)
 
     def on_resize(self, event: events.Resize) -> None:
         """Side panels beside the map or under it."""
@@ -376,17 +380,30 @@ class LocalMemoryPane(Container):
         self.set_class(event.size.height < 27, "-low")
 
     def show_report(
-        self, report: LayerGroupReport, ops: Sequence[OpRecord], chip: Chip, module: str = "", number: int = 0
+        self,
+        report: LayerGroupReport,
+        ops: Sequence[OpRecord],
+        chip: Chip,
+        module: str = "",
+        shares: Sequence[Sequence[CoreShare]] = (),
     ) -> None:
-        """Show a module's groups, with group `number` (from 0) on the map."""
-        self.report, self.ops, self.chip, self.module = report, ops, chip, module
-        count = len(report.groups)
-        self.groups = [
-            GroupFacts(plan, ops, chip, at, count, module, partial(price_items, plan, ops, chip))
-            for at, plan in enumerate(report.groups)
-        ]
-        self.query_one(GroupList).sync(self.groups, report)
-        self.show_group(min(number, max(0, count - 1)))
+        """Show a module's groups, with the first on the map."""
+        self.report, self.ops, self.chip, self.module, self.shares = report, ops, chip, module, shares
+        self.core = min(self.core, self.cores - 1)
+        self._show_core(0)
+
+    @property
+    def cores(self) -> int:
+        """How many cores run the groups."""
+        return len(self.shares[0]) if self.shares else 1
+
+    def _show_core(self, number: int) -> None:
+        """Show what the core runs, with group `number` on the map."""
+        assert self.report is not None
+        assert self.chip is not None
+        self.groups = facts_of(self.report, self.ops, self.chip, self.module, self.shares, self.core)
+        self.query_one(GroupList).sync(self.groups, self.report)
+        self.show_group(number)
 
     @property
     def facts(self) -> GroupFacts | None:
@@ -404,9 +421,8 @@ class LocalMemoryPane(Container):
         facts = self.facts
         self.map.show(facts)
         self.query_one(GroupList).move_to_key(number)
-        self.query_one(WhyPanel).explain(
-            self._explanation(), facts.plan if facts else None, f"why group {number}?"
-        )
+        plan = self.report.groups[number] if facts is not None and self.report is not None else None
+        self.query_one(WhyPanel).explain(self._explanation(), plan, f"why group {number}?")
         self._follow()
         if facts is not None:
             self.post_message(self.GroupSelected(number))
@@ -460,6 +476,14 @@ class LocalMemoryPane(Container):
         """Next or previous group, around the ends."""
         if self.groups:
             self.show_group((self.number + step) % len(self.groups))
+
+    def action_core(self, step: int) -> None:
+        """Next or previous core, around the ends."""
+        if self.cores == 1:
+            self.notify("this program runs on one core; --cores sets how many")
+            return
+        self.core = (self.core + step) % self.cores
+        self._show_core(self.number)
 
     def action_slice(self, step: int) -> None:
         """Next or previous step of the pipeline."""

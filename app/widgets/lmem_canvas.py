@@ -248,7 +248,7 @@ def label_lines(
         notes.append("held")
     number = None if pipeline_step is None else facts.slice_of(part, pipeline_step)
     if number is not None and facts.plan.secs.slices > 1 and not buffer.held:
-        notes.append(f"slice {number + 1}")
+        notes.append(f"slice {number}")
     problem = facts.problems.get(part.buffer, "")
     if problem:
         notes[:0] = [problem if cell_len(problem) + 2 < width else "misplaced"]

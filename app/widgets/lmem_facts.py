@@ -6,16 +6,31 @@ Everything is worked out from a `GroupPlan` and the op records that it numbers; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 from app.widgets.documents import op_label
+from engine.group_cores import (
+    COMPUTE_STAGE,
+    LOAD_STAGE,
+    STORE_STAGE,
+    CoreShare,
+    ItemCycles,
+    core_cycles,
+    on_core,
+    pipeline_cycles,
+    price_items,
+    step_cycles,
+    value_roots,
+    whole_share,
+)
 from engine.passes.layer_group.plan import (
     BufferKind,
     GroupPlan,
     GroupType,
     Item,
     ItemKind,
+    LayerGroupReport,
     LmemBuffer,
     Secs,
     Slices,
@@ -30,14 +45,10 @@ ROLES: Mapping[BufferKind, str] = {
 }
 """Colour of each kind of buffer (`app.theme`)."""
 
-LOAD_STAGE, COMPUTE_STAGE, STORE_STAGE = range(3)
 DIMS = "ncdhw"
 
 _VAGUE = frozenset({"heads", "act", "mul", "bias", "keys", "values", "scales", "zeros"})
 """Last parts of a name that say little without the part before."""
-
-ItemCycles = Mapping[int, Sequence[int]]
-"""Cycles of every item by its id: one number for each slice of the group."""
 
 
 def kib(nbytes: int) -> str:
@@ -112,11 +123,12 @@ class StepCost:
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """One group, ready to be drawn.
+    """One group, ready to be drawn as one core runs it.
 
     ops: the records that the plan numbers. number: of the group, from 0, of `count`. module: what the module is called.
-    pricer: finds costs by item and slice, when a pipeline step is first looked at (`price_items`); without it a
-    pipeline step shows the costs of the whole loop.
+    pricer: finds costs by item and slice when they are first needed (`price_items`), for a pipeline step or for a core
+    that runs some of the slices; without it these show the costs of the whole loop. share: what the core runs; None in
+    a program for one core.
     """
 
     plan: GroupPlan
@@ -126,6 +138,12 @@ class GroupFacts:
     count: int = 1
     module: str = ""
     pricer: Callable[[], ItemCycles] | None = None
+    share: CoreShare | None = None
+
+    @cached_property
+    def work(self) -> CoreShare:
+        """The slices that are run, and the pipeline over them."""
+        return self.share or whole_share(self.plan)
 
     @cached_property
     def item_cycles(self) -> ItemCycles:
@@ -147,7 +165,13 @@ class GroupFacts:
     @property
     def pipeline_steps(self) -> int:
         """How often the time steps run: once a slice, plus filling and draining."""
-        return self.plan.secs.slices + self.plan.stages - 1
+        return self.work.pipeline_steps
+
+    @cached_property
+    def cycles(self) -> int:
+        """What the core takes for all its slices."""
+        costs: ItemCycles = {} if self.work.whole or self.work.idle else self.item_cycles
+        return core_cycles(self.plan, self.work, costs)
 
     @property
     def end(self) -> int:
@@ -193,16 +217,7 @@ class GroupFacts:
     @cached_property
     def roots(self) -> dict[str, str]:
         """The value in whose memory another value lies: reshapes, and results that replace an operand."""
-        own = {b.value for b in self.plan.buffers if b.kind is not BufferKind.SCRATCH}
-        places = {item.value: item.out_address for item in self.plan.items}
-        found: dict[str, str] = {}
-        for record in self.records:
-            result = record.results[0]
-            for value in () if result in own else record.operands:
-                if record.kind == "Reshape" or places.get(value) == places.get(result, -1):
-                    found[result] = found.get(value, value)
-                    break
-        return found
+        return value_roots(self.plan, self.ops)
 
     def root(self, value: str) -> str:
         """The value whose memory a value is."""
@@ -397,9 +412,8 @@ class GroupFacts:
     # -- the pipeline -------------------------------------------------------------------------------------------
 
     def slice_at(self, stage: int, pipeline_step: int) -> int | None:
-        """The slice on which a stage works in a pipeline step."""
-        number = pipeline_step - stage
-        return number if 0 <= number < self.plan.secs.slices else None
+        """The slice of the group on which a stage works in a pipeline step."""
+        return self.work.slice_at(stage, pipeline_step)
 
     def slice_of(self, part: Part, pipeline_step: int) -> int | None:
         """The slice whose data a rectangle holds in a pipeline step; None when it is not in use.
@@ -409,10 +423,11 @@ class GroupFacts:
         buffer, writer = self.plan.buffers[part.buffer], self.writer(part.buffer)
         stage = writer.stage if writer else COMPUTE_STAGE
         if buffer.held:
+            (first, count), at = self.work.part_at(pipeline_step)
             first_use = stage + part.came_on
-            if not first_use <= pipeline_step <= self.plan.secs.slices:
+            if not first_use <= at <= count:
                 return None
-            return min(max(pipeline_step - COMPUTE_STAGE, 0), self.plan.secs.slices - 1)
+            return first + min(max(at - COMPUTE_STAGE, 0), count - 1)
         return self.slice_at(stage + part.came_on, pipeline_step)
 
     def active(self, index: int, step: int, pipeline_step: int | None) -> bool:
@@ -440,37 +455,27 @@ class GroupFacts:
         return StepMemory(live, at, sum(gaps), max(gaps, default=0), len(gaps))
 
     def cost(self, step: int, pipeline_step: int | None = None) -> StepCost:
-        """Cycles of a step: of a slice of full size with all its loads, or in one pipeline step."""
-        found = self.plan.steps[step]
-        if pipeline_step is None or not self.item_cycles:
-            return StepCost(found.compute_cycles, found.transfer_cycles)
+        """Cycles of a step: of the largest slice with all its loads, or in one pipeline step."""
+        priced = pipeline_step is not None or not self.work.whole
+        costs: ItemCycles = self.item_cycles if priced else {}
+        return StepCost(*step_cycles(self.plan, self.work, costs, step, pipeline_step))
 
-        def total(ids: Sequence[int]) -> int:
-            return sum(self._cycles_in(self.items[item], pipeline_step) for item in ids)
-
-        return StepCost(total(found.computes), total(found.transfers))
+    def pipeline_costs(self) -> list[int]:
+        """Cycles of every pipeline step."""
+        return pipeline_cycles(self.plan, self.work, self.item_cycles)
 
     def runs(self, item: Item, pipeline_step: int | None) -> bool:
         """Whether an item does something in a pipeline step."""
-        if pipeline_step is None:
-            return True
-        number = self.slice_at(item.stage, pipeline_step)
-        return number is not None and not (item.held and number)
-
-    def _cycles_in(self, item: Item, pipeline_step: int) -> int:
-        number = self.slice_at(item.stage, pipeline_step)
-        if number is None or not self.runs(item, pipeline_step):
-            return 0
-        return self.item_cycles[item.id][number]
+        return pipeline_step is None or self.work.runs(item, pipeline_step)
 
     def pipeline_text(self, pipeline_step: int | None) -> str:
         """What a pipeline step does, for a title."""
         if pipeline_step is None:
             return "all slices" if self.plan.secs.slices > 1 else "the one slice"
-        words = ("loads", "computes", "stores")
+        words = {LOAD_STAGE: "loads", COMPUTE_STAGE: "computes", STORE_STAGE: "stores"}
         doing = [
-            f"{word} {number + 1}"
-            for word, number in ((w, self.slice_at(s, pipeline_step)) for s, w in enumerate(words))
+            f"{word} {number}"
+            for word, number in ((w, self.slice_at(s, pipeline_step)) for s, w in words.items())
             if number is not None
         ]
         return f"pipeline step {pipeline_step + 1}/{self.pipeline_steps}, slices: {', '.join(doing)}"
@@ -483,6 +488,24 @@ class GroupFacts:
         if not total:
             return "", 0.0
         return ("DMA", by_dma / total) if 2 * by_dma >= total else ("TIU", 1 - by_dma / total)
+
+
+def facts_of(
+    report: LayerGroupReport,
+    ops: Sequence[OpRecord],
+    chip: Chip,
+    module: str,
+    shares: Sequence[Sequence[CoreShare]] = (),
+    core: int = 0,
+) -> list[GroupFacts]:
+    """The groups of a module as a core runs them. shares: `core_shares`; none for a program for one core."""
+    found = []
+    for number, plan in enumerate(report.groups):
+        share = shares[number][core] if shares else None
+        shown = on_core(plan, share) if share else plan
+        pricer = partial(price_items, plan, ops, chip)
+        found.append(GroupFacts(shown, ops, chip, number, len(report.groups), module, pricer, share))
+    return found
 
 
 def _holds(buffer: LmemBuffer, address: int) -> bool:
@@ -524,43 +547,3 @@ def _numbers(secs: Secs, index: int) -> tuple[int, ...]:
     from engine.passes.layer_group.slicing import number_of
 
     return number_of(secs, index).as_tuple()
-
-
-def price_items(plan: GroupPlan, ops: Sequence[OpRecord], chip: Chip) -> dict[int, tuple[int, ...]]:
-    """Cycles of every item for every slice, priced as the pass does it; items of equal slices are priced once.
-
-    None for a group that streams weights: its steps are those of all its pieces already.
-    """
-    if plan.type is GroupType.STREAM:
-        return {}
-    from engine.passes.layer_group.chains import Program, group_of
-    from engine.passes.layer_group.cost import prices_of
-
-    facts, prices = GroupFacts(plan, ops, chip), prices_of(chip)
-    group = group_of(Program.of(ops, chip), plan.records, plan.type)
-    replaced = {op.result: op.operands for op in group.ops if op.moves and op.result in facts.roots}
-    in_place = {
-        result: next(value for value in operands if facts.root(value) == facts.root(result))
-        for result, operands in replaced.items()
-    }
-    group = replace(group, in_place=in_place)
-    op_of = {op.index: op for op in group.ops}
-    slices = {item.value: item.slices for item in plan.items}
-    numbers = [_numbers(plan.secs, index) for index in range(plan.secs.slices)]
-
-    def shape(value: str, at: Sequence[int]) -> tuple[int, int, int, int]:
-        if value not in slices:
-            return group.tensors[value].shape
-        n, c, _, h, w = (
-            lengths[number if len(lengths) > 1 else 0]
-            for lengths, number in zip(slices[value].lengths, at, strict=True)
-        )
-        return (n, c, h, w)
-
-    def price(item: Item, at: Sequence[int]) -> int:
-        if item.kind is not ItemKind.COMPUTE:
-            return prices.transfer(group.tensors[item.value], shape(item.value, at), item.kind)
-        shapes = {value: shape(value, at) for value in group.tensors}
-        return prices.compute(op_of[item.record], group, shapes)
-
-    return {item.id: tuple(price(item, at) for at in numbers) for item in plan.items}

@@ -55,8 +55,10 @@ row is the start of a bank; dots are free.
 **← →** step through time, **↑ ↓** through the buffers of a step. **+** and **-** choose the scale: all of local memory
 to scale, the banks in use with free space folded (every buffer has a line of its own), or one bank (**PgUp PgDn** for
 the next). **<** and **>** walk through the pipeline: in each pipeline step the loop loads one slice, computes the one
-before and stores the one before that; what holds no data then is only outlined. **g** next group, **x** why this group,
-**o** the buffer's op in the IR, **/** finds a buffer, **:** goes to one (`%12`) or to a step (`3`).
+before and stores the one before that; what holds no data then is only outlined. In a program for several cores each
+core runs some of the slices, in a pipeline and a local memory of its own: **C** shows the next core. Groups, cores and
+slices count from 0, as in the IR; steps from 1. **g** next group, **x** why this group, **o** the buffer's op in the
+IR, **/** finds a buffer, **:** goes to one (`%12`) or to a step (`3`).
 """
     EMPTY = "no layer group: every op of this module runs from DDR"
     SCOPES = ("lmem-map", "lmem")
@@ -112,9 +114,12 @@ before and stores the one before that; what holds no data then is only outlined.
         self.show(self.facts)
 
     def show(self, facts: GroupFacts | None) -> None:
-        """Show a group, with the cursor on the first buffer that it fills."""
+        """Show a group, with the cursor on the first buffer that it fills; on another core's share of the same group
+        the cursor stays."""
         same = facts is not None and self.facts is not None and facts.plan is self.facts.plan
         self.facts = facts
+        if facts is not None and self.pipeline_step is not None:
+            self.pipeline_step = min(self.pipeline_step, facts.pipeline_steps - 1)
         if not same or self.selected < 0:
             self.step, self.pipeline_step, self.selected, self.bank = 0, None, -1, 0
             if facts is not None and facts.live_at(0):
@@ -161,20 +166,23 @@ before and stores the one before that; what holds no data then is only outlined.
             self.border_title, self.border_subtitle = "local memory", ""
             return
         module = f"{facts.module} · " if facts.module else ""
-        peak = f"peak {kib(facts.plan.peak_bytes)} of {kib(facts.chip.lmem_bytes)} KiB"
-        parts = [
-            f"{module}group {facts.number} ({facts.number + 1} of {facts.count})",
-            secs_text(facts.plan.secs),
-            peak,
-            facts.kinds,
-        ]
-        if self.pipeline_step is not None:
-            parts[1:3] = [facts.pipeline_text(self.pipeline_step)]
-        self.border_title = _escaped(" · ".join(parts))
+        group = f"{module}group {facts.number} ({facts.number + 1} of {facts.count})"
+        self.border_title = _escaped(" · ".join([group, *self._about(facts)]))
         palette = self.palette()
         marks = "".join(_marked(text, palette, roles) for text, roles in legend(facts))
         scale = f"bank {self.bank}" if self.zoom is Zoom.BANK else self.zoom.value
         self.border_subtitle = f"{marks}[dim]{scale}[/]"
+
+    def _about(self, facts: GroupFacts) -> list[str]:
+        """What the title says behind the group."""
+        share = facts.share
+        if facts.work.idle and share is not None:
+            return [share.text, facts.kinds]
+        if self.pipeline_step is not None:
+            core = [] if share is None else [f"core {share.core} of {share.cores}"]
+            return [*core, facts.pipeline_text(self.pipeline_step), facts.kinds]
+        peak = f"peak {kib(facts.plan.peak_bytes)} of {kib(facts.chip.lmem_bytes)} KiB"
+        return [*([share.text] if share is not None else []), secs_text(facts.plan.secs), peak, facts.kinds]
 
     # -- drawing ------------------------------------------------------------------------------------------------
 
@@ -193,7 +201,7 @@ before and stores the one before that; what holds no data then is only outlined.
         """One visible line."""
         canvas = self.canvas()
         if canvas is None:
-            text = self.EMPTY.center(self.inner_width) if y == self.size.height // 3 else ""
+            text = self._nothing().center(self.inner_width) if y == self.size.height // 3 else ""
             return self.painted([(text, "muted")], 0)
         pinned = self.pinned()
         if y < len(pinned):
@@ -201,6 +209,14 @@ before and stores the one before that; what holds no data then is only outlined.
         row = y - len(pinned) + self.scroll_offset.y
         line = canvas.rows[row] if row < len(canvas.rows) else ()
         return self.painted(line, self.scroll_offset.x)
+
+    def _nothing(self) -> str:
+        """Why there is nothing to draw."""
+        share = self.facts.share if self.facts is not None else None
+        if share is None:
+            return self.EMPTY
+        where = "its slices run on other cores" if share.slices > 1 else "its one slice runs on another core"
+        return f"core {share.core} runs nothing of this group: {where}"
 
     def watch_scroll_x(self, old: float, new: float) -> None:
         """The lanes below go along."""

@@ -31,7 +31,9 @@ def stage_lines(work: Workspace, stage: Stage, width: int) -> list[list[Span]]:
     total = work.stage_cycles(stage)
     if total:
         seconds = total / work.compilation.options.chip.clock_hz
-        note = f" = {units.duration(seconds)}" + (", with the longest cache" if _caches(work, modules) else "")
+        note = f" = {units.duration(seconds)}" + (
+            ", with the longest cache" if _caches(work, modules) else ""
+        )
         lines.append(labelled("costs", [(units.cycles(total), "heading bold"), (note, "muted")]))
     lines += _module_lines(work, modules, total or 0, width)
     lines += _cache_lines(work, stage, modules)

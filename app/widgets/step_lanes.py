@@ -17,6 +17,7 @@ from app.widgets.lmem_axis import GUTTER, columns
 from app.widgets.lmem_canvas import View, column_role, first_fit
 from app.widgets.lmem_facts import GroupFacts, StepCost, kib
 from app.widgets.lmem_map import StepView
+from engine.group_cores import COMPUTE_STAGE, LOAD_STAGE, STORE_STAGE
 from engine.passes.layer_group.plan import ItemKind
 
 _ARROWS = {ItemKind.LOAD: "↓", ItemKind.STORE: "↑", ItemKind.COMPUTE: ""}
@@ -50,6 +51,33 @@ def _lane(title: str, cell: Callable[[int, int], list[Span]], edges: Sequence[in
         line += [(text, roles if "bg:" in roles else roles + ground) for text, roles in spans]
         line.append((" ", ground.strip()))
     return line
+
+
+_CELL = 9
+"""Cells of a pipeline step."""
+
+
+def pipeline_lines(facts: GroupFacts, width: int) -> list[list[Span]]:
+    """Which slice each stage of the pipeline works on, and what that takes, by pipeline step; as many as fit."""
+    costs = facts.pipeline_costs()
+    room = max(1, (width - GUTTER) // _CELL)
+    shown = range(len(costs) if len(costs) <= room else max(1, room - 1))
+    rest = [(f" … {len(costs)} in all", "faint")] if len(shown) < len(costs) else []
+    numbers = "".join(f"{step + 1:>{_CELL - 1}} " for step in shown)
+    lines: list[list[Span]] = [[(f" {'pipeline':<{GUTTER - 1}}", "muted"), (numbers, "muted"), *rest]]
+    for name, (stage, role) in _STAGES.items():
+        slices = [facts.slice_at(min(stage, facts.plan.stages - 1), step) for step in shown]
+        cells = [
+            (f"{f'slice {n}' if n is not None else '·':>{_CELL - 1}} ", role if n is not None else "faint")
+            for n in slices
+        ]
+        lines.append([(f" {name:<{GUTTER - 1}}", "muted"), *cells])
+    cycles = "".join(f"{units.cycles(costs[step]):>{_CELL - 1}} " for step in shown)
+    return [*lines, [(f" {'cycles':<{GUTTER - 1}}", "muted"), (cycles, "")]]
+
+
+_STAGES = {"load": (LOAD_STAGE, "dma"), "compute": (COMPUTE_STAGE, "compute"), "store": (STORE_STAGE, "dma")}
+"""Stages of the pipeline with their colours."""
 
 
 class _Lanes:
@@ -195,6 +223,7 @@ Without a pipeline step (**<** and **>**) the numbers are those of a whole slice
         """Show a group's steps as the map looks at them, in the columns of a map `map_width` cells wide."""
         self.facts, self.view, self.map_width = facts, view, map_width
         self._lines = []
+        self.border_title = "time steps"
         if facts is not None and facts.steps:
             self._lines = lane_lines(facts, self._edges(facts), view)
             self.border_title = lanes_title(facts, view.pipeline_step)
@@ -253,11 +282,12 @@ Without a pipeline step (**<** and **>**) the numbers are those of a whole slice
 def lanes_title(facts: GroupFacts, pipeline_step: int | None) -> str:
     """What the steps cost in all."""
     total = sum(facts.cost(step, pipeline_step).cycles for step in range(facts.steps))
+    whose = f"core {facts.share.core}" if facts.share is not None else "the group"
     if pipeline_step is not None and facts.item_cycles:
-        share = units.share(total, facts.plan.cycles)
-        return f"time steps · {units.cycles(total)} in this pipeline step, {share} of the group"
+        share = units.share(total, facts.cycles)
+        return f"time steps · {units.cycles(total)} in this pipeline step, {share} of {whose}"
     engine, share_of = facts.bound_share()
     bound = f" · {100 * share_of:.0f} % bound by {engine}" if engine else ""
-    slices = facts.plan.secs.slices
+    slices = len(facts.work.numbers)
     times = f"{slices} slices in {facts.pipeline_steps} pipeline steps" if slices > 1 else "1 slice"
-    return f"time steps · {units.cycles(facts.plan.cycles)} for {times}{bound}"
+    return f"time steps · {units.cycles(facts.cycles)} for {times}{bound}"

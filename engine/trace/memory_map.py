@@ -6,10 +6,12 @@ Both are drawn from the plain data of `memory --json`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from engine.errors import UserError
+from engine.group_cores import CoreShare
 from engine.trace import words
 from engine.trace.charts import Bar, bars_height, draw_bars
 from engine.trace.output import write_svg
@@ -165,10 +167,14 @@ def lmem_map(memory: Mapping[str, Any], group: int, *, title: str, bank_bytes: i
 
     Steps count from 0 in the rows and from 1 in the picture. Rows may also carry `held` (loaded once for all slices,
     hatched) and `failed` (outlined in red). A buffer whose first step is behind its last lives around the end of the
-    loop. Raises UserError for an unknown group.
+    loop. Below are the cycles of both engines, and the pipeline over the slices: of the core that the table is about
+    (`memory_table`), or of the one that runs all. Raises UserError for an unknown group, and for one of which the core
+    runs nothing.
     """
     rows = [row for row in memory["lmem"] if row["group"] == group]
+    about = next((row for row in memory.get("groups", ()) if row["group"] == group), None)
     if not rows:
+        _refuse_idle(about)
         known = sorted({row["group"] for row in memory["lmem"]})
         raise UserError(
             f"there is no layer group {group}; "
@@ -180,8 +186,10 @@ def lmem_map(memory: Mapping[str, Any], group: int, *, title: str, bank_bytes: i
     extent = max(capacity, max(row["address"] + row["bytes"] for row in rows))
     left, top, row_height = MARGIN + 92, 92, 27
     height = row_height * banks * extent / capacity
-    canvas = Canvas(WIDTH, top + height + 64)
-    _lmem_heading(canvas, memory, rows, group, title, capacity)
+    steps, core = about.get("steps", ()) if about else (), _shown_core(about)
+    below = (LANES_HEIGHT if steps else 0) + (PIPELINE_HEIGHT if core else 0)
+    canvas = Canvas(WIDTH, top + height + below + 64)
+    _lmem_heading(canvas, about, rows, title, capacity)
     across, down = (WIDTH - MARGIN - left) / (last - first + 1), height / extent
     _draw_banks(canvas, left, top, down, bank_bytes, banks)
     for step in range(first, last + 1):
@@ -204,22 +212,130 @@ def lmem_map(memory: Mapping[str, Any], group: int, *, title: str, bank_bytes: i
     if extent > capacity:
         canvas.line(left, top + capacity * down, WIDTH - MARGIN, top + capacity * down, "bad", width=2)
     _draw_legend(canvas, left, top + height + 34)
+    if steps:
+        _draw_lanes(canvas, steps[first : last + 1], left, top + height + 50, across)
+    if core:
+        _draw_pipeline(canvas, core, left, top + height + 50 + (LANES_HEIGHT if steps else 0))
     return canvas.svg()
 
 
-def _lmem_heading(
-    canvas: Canvas, memory: Mapping[str, Any], rows: Sequence[Row], group: int, title: str, capacity: int
-) -> None:
+def _shares(about: Row | None) -> list[CoreShare]:
+    """What each core runs of a group."""
+    if about is None:
+        return []
+    slices, cores = prod(about["secs"]), about.get("cores", ())
+    return [
+        CoreShare(
+            row["core"],
+            len(cores),
+            slices,
+            about["stages"],
+            tuple((at, count) for at, count in row["slices"]),
+        )
+        for row in cores
+    ]
+
+
+def _refuse_idle(about: Row | None) -> None:
+    """Raise UserError for a group of which the core that the table is about runs nothing."""
+    if about is None or about.get("core") is None:
+        return
+    busy = [str(share.core) for share in _shares(about) if not share.idle]
+    raise UserError(
+        f"core {about['core']} runs nothing of layer group {about['group']}: "
+        + (f"core {busy[0]} runs all of it" if len(busy) == 1 else f"cores {', '.join(busy)} run it")
+    )
+
+
+def _shown_core(about: Row | None) -> Row | None:
+    """The core whose pipeline is drawn; None where there is none to choose, or it has a single slice."""
+    if about is None:
+        return None
+    cores: Sequence[Row] = about.get("cores", ())
+    at = about.get("core")
+    core = cores[at] if at is not None else cores[0] if len(cores) == 1 else None
+    return core if core is not None and prod(about["secs"]) > 1 else None
+
+
+LANES_HEIGHT, PIPELINE_HEIGHT = 56, 118
+"""Room (pixels) for the lanes of both engines, and for the pipeline."""
+
+LANES = {"compute_cycles": ("TIU", "compute"), "transfer_cycles": ("DMA", "dma")}
+"""Fields of a time step, with their engines and colours."""
+
+
+def _draw_lanes(canvas: Canvas, steps: Sequence[Row], left: float, top: float, across: float) -> None:
+    """Cycles of both engines in each time step; those of the slower engine are bold."""
+    longest = max(1, *(step[field] for step in steps for field in LANES))
+    for number, (field, (name, role)) in enumerate(LANES.items()):
+        y = top + 24 * number
+        canvas.text(left - 10, y + 13, name, role="muted", size=10.5, anchor="end")
+        for at, step in enumerate(steps):
+            if not step[field]:
+                continue
+            x, cycles = left + at * across, words.cycles(step[field])
+            canvas.rect(
+                x + 1.5,
+                y,
+                (across - 3) * step[field] / longest,
+                18,
+                role,
+                opacity=0.28,
+                stroke=role,
+                title=f"{name} in step {at + 1}\n{step[field]:,} cycles",
+            )
+            slower = step[field] == max(step[other] for other in LANES)
+            canvas.text(x + 8, y + 13, cycles, size=10.5, bold=slower, width=across - 14)
+
+
+PIPELINE = {"load": "dma", "compute": "compute", "store": "dma"}
+"""Stages of the pipeline and their colours."""
+
+
+def _draw_pipeline(canvas: Canvas, core: Row, left: float, top: float) -> None:
+    """Which slice each stage works on, and what that takes, by pipeline step."""
+    steps = core["pipeline"]
+    across = min(120.0, (WIDTH - MARGIN - left) / len(steps))
+    canvas.text(left - 10, top + 12, "pipeline", size=10.5, anchor="end", bold=True)
+    for row, (stage, role) in enumerate(PIPELINE.items()):
+        y = top + 20 + 22 * row
+        canvas.text(left - 10, y + 13, stage, role="muted", size=10.5, anchor="end")
+        for at, step in enumerate(steps):
+            if step[stage] is None:
+                continue
+            tip = f"pipeline step {at + 1}: {stage} slice {step[stage]}"
+            x = left + at * across
+            canvas.rect(x + 1.5, y, across - 3, 18, role, opacity=0.28, stroke=role, title=tip)
+            text = f"slice {step[stage]}" if across >= 52 else str(step[stage])
+            canvas.text(x + across / 2, y + 13, text, size=10, anchor="middle", width=across - 4)
+    y = top + 20 + 22 * len(PIPELINE)
+    canvas.text(left - 10, y + 13, "cycles", role="muted", size=10.5, anchor="end")
+    for at, step in enumerate(steps):
+        x = left + (at + 0.5) * across
+        canvas.text(x, top + 12, str(at + 1), role="muted", size=10, anchor="middle", width=across - 2)
+        canvas.text(x, y + 13, words.cycles(step["cycles"]), size=10, anchor="middle", width=across - 2)
+
+
+def _lmem_heading(canvas: Canvas, about: Row | None, rows: Sequence[Row], title: str, capacity: int) -> None:
     peak = max(row["address"] + row["bytes"] for row in rows)
     facts = [f"{len(rows)} buffers", f"peak {peak / 1024:.0f} of {capacity / 1024:.0f} KiB a lane"]
-    about = next((g for g in memory.get("groups", ()) if g["group"] == group), None)
     if about is not None:
+        shares, core = _shares(about), about.get("core")
+        if len(shares) > 1:
+            facts[:0] = [shares[core].text] if core is not None else [_cores_text(shares)]
+        cycles = about["cycles"] if core is None else about["cores"][core]["cycles"]
         secs = [
             f"{name}secs {count}" for name, count in zip("ncdhw", about["secs"], strict=True) if count > 1
         ]
-        facts += [*secs, words.cycles(about["cycles"])]
+        facts += [*secs, words.cycles(cycles)]
     canvas.text(MARGIN, 34, title, size=17, bold=True)
     canvas.text(MARGIN, 54, " · ".join(facts), role="muted", size=12)
+
+
+def _cores_text(shares: Sequence[CoreShare]) -> str:
+    """`2 cores: slices 0..1 of 4, slices 2..3 of 4`."""
+    busy = [share.slices_text for share in shares if not share.idle]
+    return f"{len(shares)} cores: {', '.join(busy)}"
 
 
 def _draw_banks(canvas: Canvas, left: float, top: float, down: float, bank_bytes: int, banks: int) -> None:

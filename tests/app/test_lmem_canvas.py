@@ -151,7 +151,7 @@ class TestCanvas:
         assert rows is not None
         # THEN the weight has no fill any more, and the stored part says whose slice it is
         assert "bg:" not in roles_at(canvas, rows[0], GUTTER + 3)
-        assert "slice 2" in next(line for line in texts(canvas) if "%33" in line)
+        assert "slice 1" in next(line for line in texts(canvas) if "%33" in line)
 
     def test_free_ranges_say_how_large_they_are(self) -> None:
         assert any("77 KiB free" in line for line in texts(drawn()))

@@ -9,7 +9,8 @@ import pytest
 from lmem_cases import INDEX, OPS, PLAN, with_buffer
 from stream_bench import feed_forward, planned, small
 
-from app.widgets.lmem_facts import GroupFacts, Part, kib, parts_of, price_items, secs_text, slice_text
+from app.widgets.lmem_facts import GroupFacts, Part, kib, parts_of, secs_text, slice_text
+from engine.group_cores import price_items
 from engine.passes.layer_group.plan import BufferKind, GroupPlan, Secs
 from engine.passes.layer_group.search import plan_groups
 from engine.tpu.chip import chip
@@ -80,13 +81,13 @@ class TestPipeline:
         facts = facts_of()
         assert facts.pipeline_steps == 4
         assert [facts.slice_at(stage, 1) for stage in range(3)] == [1, 0, None]
-        assert facts.pipeline_text(1) == "pipeline step 2/4, slices: loads 2, computes 1"
+        assert facts.pipeline_text(1) == "pipeline step 2/4, slices: loads 1, computes 0"
 
     def test_both_parts_of_a_buffer_hold_different_slices(self) -> None:
         # GIVEN pipeline step 2 of 4 WHEN the loaded value wraps
         ahead, behind = parts_of(INDEX["attention"], PLAN.buffers[INDEX["attention"]], 3)
         facts = facts_of()
-        # THEN its first part is slice 2 being loaded, its second part slice 1 being computed
+        # THEN its first part is slice 1 being loaded, its second part slice 0 being computed
         assert (facts.slice_of(ahead, 1), facts.slice_of(behind, 1)) == (1, 0)
         # AND at the ends of the pipeline one of them is empty
         assert (facts.slice_of(ahead, 0), facts.slice_of(behind, 0)) == (0, None)

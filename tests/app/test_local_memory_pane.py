@@ -15,10 +15,11 @@ from app.widgets.group_panel import BufferPanel, GroupList, LocalMemoryPane, buf
 from app.widgets.lines import plain
 from app.widgets.lmem_axis import Zoom, columns
 from app.widgets.lmem_canvas import View
-from app.widgets.lmem_facts import GroupFacts, price_items
+from app.widgets.lmem_facts import GroupFacts
 from app.widgets.lmem_map import LmemMap
 from app.widgets.step_lanes import StepLanes, lane_lines
 from app.widgets.why import WhyPanel, attempt_lines, why_lines
+from engine.group_cores import price_items
 from engine.passes.layer_group.plan import Attempt, LayerGroupReport, Secs
 from engine.tpu.chip import chip
 
@@ -156,7 +157,7 @@ class TestScalesAndSlices:
             await settled(pilot, "greater_than_sign", "greater_than_sign")
             view = app.query_one(LmemMap)
             assert view.pipeline_step == 1
-            assert "loads 2, computes 1" in str(view.border_title)
+            assert "loads 1, computes 0" in str(view.border_title)
             assert app.query_one(StepLanes).view.pipeline_step == 1
             await settled(pilot, *["greater_than_sign"] * 5)
             assert view.pipeline_step == 3
@@ -214,7 +215,7 @@ class TestTexts:
             "147,456 · bank 9",
             "12,288 per lane = 12 KiB",
             "step 2 → 3 of 3",
-            "1 of 2: c 0..255 of 512, h 0..1535",
+            "0 of 2: c 0..255 of 512, h 0..1535",
             "Add %32, step 2",
             "RMSNorm %33, step 3",
             "store to DDR, step 3",

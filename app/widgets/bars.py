@@ -13,6 +13,7 @@ from textual.widget import Widget
 
 from app import units
 from app.actions import SCREEN_TITLES, SCREENS, footer
+from app.printable import printable
 from app.theme import Palette
 from app.widgets.lines import Line, LineView, Span
 from app.widgets.table import fitted, width_of
@@ -36,7 +37,7 @@ class Picture(Widget):
         width, base = self.size.width, self.rich_style
         lines = self.lines(width)
         line = fitted(lines[y], width) if y < len(lines) else []
-        strip = Strip([Segment(text, palette.style(roles)) for text, roles in line])
+        strip = Strip([Segment(printable(text), palette.style(roles)) for text, roles in line])
         return strip.crop_extend(0, width, base).apply_style(base)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
 from textual.geometry import Region, Size
@@ -14,6 +15,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from app.actions import bindings
+from app.printable import printable, wrapped
 from app.theme import Palette
 
 Span = tuple[str, str]
@@ -170,8 +172,9 @@ class LineView(ScrollView, can_focus=True):
         if y < len(pinned):
             return self._strip(pinned[y], palette, "", "").crop_extend(0, width, base).apply_style(base)
         index = y - len(pinned) + self.scroll_offset.y
-        if not self.line_count() and y == len(pinned) + self.size.height // 3:
-            return self._strip([(self.empty.center(width), "muted")], palette, "", "").apply_style(base)
+        if not self.line_count():
+            empty = self._empty_line(y - len(pinned), width, palette)
+            return empty.crop_extend(0, width, base).apply_style(base)
         if index >= self.line_count():
             return Strip.blank(width, base)
         on = self.show_cursor and index == self.cursor and self.selectable(index)
@@ -187,7 +190,15 @@ class LineView(ScrollView, can_focus=True):
         left = self.scroll_offset.x
         return strip.crop_extend(left, left + width, fill).apply_style(fill)
 
+    def _empty_line(self, y: int, width: int, palette: Palette) -> Strip:
+        """A line of what is said when there is nothing to show, wrapped and in the middle of the upper part."""
+        lines = wrapped(self.empty, width - 2) if self.empty else []
+        start = min(self.size.height // 3, max(0, self.page_height - len(lines)))
+        text = lines[y - start] if 0 <= y - start < len(lines) else ""
+        return self._strip([(" " * ((width - cell_len(text)) // 2), ""), (text, "muted")], palette, "", "")
+
     def _strip(self, line: Line, palette: Palette, sought: str, mark: str) -> Strip:
+        line = [(printable(text), roles) for text, roles in line]
         segments = []
         for text, roles in marked(line, sought) if sought else line:
             segments.append(Segment(text, palette.style(roles)))

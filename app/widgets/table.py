@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
+from app.printable import printable
 from app.widgets.lines import Line, LineView, Span, plain
 
 Cell = str | Span | Line | Callable[[int], Line]
@@ -40,23 +41,24 @@ class Row:
 
 
 def spans(cell: Cell) -> list[Span]:
-    """A cell as spans; one that draws itself has none before its width is known."""
+    """A cell as spans that can be drawn; one that draws itself has none before its width is known."""
     if callable(cell):
         return []
     if isinstance(cell, str):
-        return [(cell, "")]
+        return [(printable(cell), "")]
     if isinstance(cell, tuple) and len(cell) == 2 and isinstance(cell[0], str):
-        return [(cell[0], str(cell[1]))]
-    return [(str(text), str(role)) for text, role in cell]
+        return [(printable(cell[0]), str(cell[1]))]
+    return [(printable(str(text)), str(role)) for text, role in cell]
 
 
 def width_of(line: Line) -> int:
     """Cells of a line on the screen."""
-    return sum(cell_len(text) for text, _ in line)
+    return sum(cell_len(printable(text)) for text, _ in line)
 
 
 def fitted(line: Line, width: int, right: bool = False) -> list[Span]:
     """The line cut or padded to a width; a cut ends with …"""
+    line = [(printable(text), roles) for text, roles in line]
     length = width_of(line)
     if length <= width:
         gap = (" " * (width - length), "")

@@ -1,4 +1,4 @@
-"""How fast the explorer answers: from Python start-up to the first screen, and from a key to the next pass.
+"""How fast the explorer answers: from Python start-up to the first screen, and from a key to its answer.
 
     python benchmarks/explorer.py MODEL_DIR [CONFIG]
 
@@ -74,6 +74,34 @@ async def steps(config: str) -> list[float]:
     return found
 
 
+async def timeline_keys(model: str) -> list[float]:
+    """Seconds from a key to the next instruction on the timeline of a prefill block, under the same upper bound."""
+    from app.explorer import Explorer
+    from app.session import Session
+    from app.widgets.timeline import TimelineView
+    from app.workspace import Workspace
+
+    session = Session.open(model, {"seq_length": 2048})
+    app = Explorer(Workspace.of(session))
+    found = []
+    async with app.run_test(size=(120, 40)) as pilot:
+        while session.running or not session.compilation.complete:
+            await pilot.pause(0.1)
+        await pilot.press("3")
+        await pilot.pause(3)
+        await pilot.press("left_square_bracket", "t")
+        await pilot.pause(3)
+        view = app.screen.query_one(TimelineView)
+        for key in ("right",) * 20:
+            before = view.cursor
+            start = time.perf_counter()
+            await pilot.press(key)
+            found.append(time.perf_counter() - start)
+            if view.cursor == before:
+                raise SystemExit(f"key {key} did not move the cursor")
+    return found
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -82,10 +110,12 @@ def main() -> None:
     arguments = parser.parse_args()
     start = first_screen(arguments.model, 5)
     stepped = asyncio.run(steps(arguments.config))
+    walked = asyncio.run(timeline_keys(arguments.config))
     print(f"{'':34}{'median':>10}{'worst':>10}{'goal':>10}{'median / goal':>16}")
     for name, values, goal in (
         ("first screen", start, START_GOAL),
         ("a step, with the diff on", stepped, STEP_GOAL),
+        ("an instruction of the timeline", walked, STEP_GOAL),
     ):
         median = statistics.median(values)
         print(

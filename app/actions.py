@@ -76,6 +76,12 @@ SCREENS = ("explore", "memory", "simulate", "kv", "run")
 
 SCREEN_TITLES = {"explore": "explore", "memory": "memory", "simulate": "simulate", "kv": "KV", "run": "run"}
 
+SCREEN_SHORT = {"explore": "expl", "memory": "mem", "simulate": "sim", "kv": "KV", "run": "run"}
+"""Their names where the footer is short of space."""
+
+ALWAYS = ("help", "quit")
+"""Labels of what the footer names however narrow it is."""
+
 ACTIONS: tuple[Action, ...] = (
     # everywhere
     Action("app", "show_screen('explore')", ("1",), "", "Modules, passes, IR and diff"),
@@ -96,7 +102,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("module", "module(1)", ("right_curly_bracket",), "module", "Next module", "{ }"),
     Action("module", "module(-1)", ("left_curly_bracket",), "", "Previous module"),
     Action(
-        "module", "layer(1)", ("full_stop", "greater_than_sign"), "layer", "Next layer of the module", ", ."
+        "module", "layer(1)", ("full_stop", "greater_than_sign"), "layer", "Next layer of the module", "< >"
     ),
     Action("module", "layer(-1)", ("comma", "less_than_sign"), "", "Previous layer of the module"),
     # explore
@@ -253,6 +259,6 @@ def of_scopes(scopes: Iterable[str]) -> list[Action]:
     return [action for scope in scopes for action in ACTIONS if action.scope == scope]
 
 
-def footer(scopes: Sequence[str]) -> list[Action]:
-    """The actions that the footer names, in the order of the scopes."""
-    return [action for action in of_scopes(scopes) if action.label]
+def footer(scopes: Sequence[str], labels: Sequence[str] | None = None) -> list[Action]:
+    """The actions that the footer names, in the order of the scopes; `labels`: only these."""
+    return [a for a in of_scopes(scopes) if a.label and (labels is None or a.label in labels)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container
-from textual.events import Resize
+from textual.events import DescendantFocus, Resize
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -32,8 +32,16 @@ class WorkScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-tall")]
     BINDINGS = [*bindings("module"), ("escape", "back_out", "Back")]
     DEFAULT_CSS = """
-    WorkScreen { layout: vertical; background: $background; }
-    WorkScreen > Container { height: 1fr; }
+    WorkScreen {
+        layout: vertical; background: $background;
+        & > Container { height: 1fr; }
+        & .-behind { display: none !important; }
+        & .-zoomed {
+            display: block !important;
+            width: 100% !important; min-width: 0 !important; max-width: 100% !important;
+            height: 100% !important; min-height: 0 !important; max-height: 100% !important;
+        }
+    }
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -41,6 +49,8 @@ class WorkScreen(Screen[None]):
         self.work = workspace
         self._asker: LineView | None = None
         self._ask_from = 0
+        self.zoomed: LineView | None = None
+        """The panel that fills the body alone."""
         self.ready = False
         """The panels are there: keys may come before."""
 
@@ -92,8 +102,13 @@ class WorkScreen(Screen[None]):
         """No action before the panels are there."""
         return self.ready
 
-    def on_descendant_focus(self) -> None:
-        """The key bar names the keys of the focused panel."""
+    @on(DescendantFocus)
+    def follow_focus(self, event: DescendantFocus) -> None:
+        """The key bar names the keys of the focused panel; a panel behind the zoomed one comes back with the others."""
+        if event.widget.has_class("-behind") or any(
+            node.has_class("-behind") for node in event.widget.ancestors
+        ):
+            self.unzoom()
         self.query_one(KeyBar).refresh()
 
     @on(KeyBar.Pressed)
@@ -104,6 +119,40 @@ class WorkScreen(Screen[None]):
             if node is not None and hasattr(node, f"action_{name}"):
                 await self.app.run_action(event.action, node)
                 return
+
+    # -- zoom ---------------------------------------------------------------------------------------------------
+
+    @on(LineView.ZoomAsked)
+    def zoom(self, event: LineView.ZoomAsked) -> None:
+        """Let a panel fill the body between the bars, or put it back."""
+        again = self.zoomed is event.view
+        self.unzoom()
+        if not again:
+            self._zoom(event.view)
+
+    def _zoom(self, panel: LineView) -> None:
+        body = self.query_one("#body")
+        if body not in panel.ancestors:
+            return
+        self.zoomed = panel
+        node: Widget = panel
+        while node is not body:
+            node.add_class("-zoomed")
+            holder = cast(Widget, node.parent)
+            for other in holder.children:
+                other.set_class(other is not node, "-behind")
+            node = holder
+        self.query_one(KeyBar).refresh()
+
+    def unzoom(self) -> bool:
+        """Show all panels again; False when none was zoomed."""
+        if self.zoomed is None:
+            return False
+        self.zoomed = None
+        self.query(".-zoomed").remove_class("-zoomed")
+        self.query(".-behind").remove_class("-behind")
+        self.query_one(KeyBar).refresh()
+        return True
 
     # -- module and layer ---------------------------------------------------------------------------------------
 
@@ -166,8 +215,7 @@ class WorkScreen(Screen[None]):
 
     def action_back_out(self) -> None:
         """Esc: out of the zoom, the search marks, the screen."""
-        if self.maximized:
-            self.minimize()
+        if self.unzoom():
             return
         focused = self.focused
         if isinstance(focused, LineView) and focused.sought:

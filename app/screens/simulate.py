@@ -389,8 +389,7 @@ class SimulateScreen(WorkScreen):
         self.query_one(TimelineView).focus()
 
     def _close_timeline(self) -> None:
-        if self.maximized:
-            self.minimize()
+        self.unzoom()
         self.remove_class("-timeline")
         self._timed = None
         self.query_one(OpTable).focus()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -12,12 +13,26 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from app import units
-from app.actions import SCREEN_TITLES, SCREENS, footer
+from app.actions import ALWAYS, SCREEN_SHORT, SCREEN_TITLES, SCREENS, footer
 from app.printable import printable
 from app.theme import Palette
 from app.widgets.lines import Line, LineView, Span
 from app.widgets.table import fitted, width_of
 from app.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class _Key:
+    """Keys with the word beside them in the bar, and the action that a click runs."""
+
+    keys: str
+    label: str
+    action: str
+
+    @property
+    def width(self) -> int:
+        """Cells, with the gap behind it."""
+        return cell_len(f"{self.keys} {self.label}") + 2
 
 
 class Picture(Widget):
@@ -109,7 +124,7 @@ class TitleBar(Bar):
 
 
 class KeyBar(Bar):
-    """Keys of the focused panel, those of the screen, and the screens."""
+    """Keys of the focused panel, then those of the screen; the screens; help and quit, which are always there."""
 
     class Pressed(Message):
         """A key or a screen was clicked."""
@@ -118,52 +133,71 @@ class KeyBar(Bar):
             super().__init__()
             self.action = action
 
+    KEYS_SHARE = 0.34
+    """Part of the line that keys may claim before the names of the screens get shorter."""
+
     def __init__(self, screen_name: str, scopes: Sequence[str]) -> None:
         super().__init__()
         self.screen_name = screen_name
         self.scopes = tuple(scopes)
         self._spots: list[tuple[int, int, str]] = []
 
-    def _tabs(self, wide: bool) -> list[tuple[str, str, str]]:
-        """(text, roles, action) of each screen."""
-        found = []
-        for number, name in enumerate(SCREENS, 1):
-            here = name == self.screen_name
-            title = f"{number} {SCREEN_TITLES[name]}" if wide or here else str(number)
-            found.append((title, "key bold" if here else "muted", f"show_screen('{name}')"))
-        return found
-
     def spans(self) -> Line:
-        width = self.size.width
+        keys = self._keys()
+        end = [_Key(action.keys_shown, action.label, action.name) for action in footer(("app",), ALWAYS)]
+        end_width = sum(key.width for key in end)
+        wanted = min(sum(key.width for key in keys), int(self.size.width * self.KEYS_SHARE))
+        room, tabs = self._tabs(self.size.width - end_width - 1, wanted)
+        line: list[Span] = [(" ", "")]
         self._spots = []
-        tabs = self._tabs(width >= 110)
-        tab_width = sum(cell_len(text) + 2 for text, _, _ in tabs)
-        focused = self.screen.focused
-        scopes = list(self.scopes)
-        if isinstance(focused, LineView):
-            own = [scope for scope in focused.SCOPES if scope != "list"]
-            scopes = [*own, *self.scopes[:1], *focused.SCOPES, *self.scopes[1:]]
-        left: list[Span] = [(" ", "")]
-        at = 1
-        seen = set()
-        for action in footer(scopes):
-            if action.label in seen:
-                continue
-            text = f"{action.keys_shown} {action.label}"
-            length = cell_len(text) + 2
-            if at + length > width - tab_width - 1:
-                break
-            seen.add(action.label)
-            left += [(action.keys_shown, "key"), (f" {action.label}  ", "muted")]
-            self._spots.append((at, at + length - 2, action.name))
-            at += length
-        line = fitted(left, width - tab_width)
-        at = width - tab_width
-        for text, roles, action_name in tabs:
-            line += [(f" {text} ", roles)]
-            self._spots.append((at, at + cell_len(text) + 2, action_name))
-            at += cell_len(text) + 2
+        for key in keys:
+            if width_of(line) + key.width <= room:
+                self._add(line, key)
+        line.append((" " * (room + 1 - width_of(line)), ""))
+        for text, roles, action in tabs:
+            self._spot(line, text, action)
+            line.append((text, roles))
+        for key in end:
+            self._add(line, key)
         return line
+
+    def _keys(self) -> list[_Key]:
+        """Keys of the focused panel, of the screen, of all lists, of the app, and of modules, in this order."""
+        focused = self.screen.focused
+        panel = focused.SCOPES if isinstance(focused, LineView) else ()
+        own = [scope for scope in panel if scope != "list"]
+        general = [scope for scope in panel if scope == "list"]
+        zoomed = getattr(self.screen, "zoomed", None) is not None
+        keys = [_Key("z", "back", "back_out")] if zoomed else []
+        taken = {"z", *ALWAYS} if zoomed else {*ALWAYS}
+        for action in footer([*own, *self.scopes[:1], *general, *reversed(self.scopes[1:])]):
+            if taken.isdisjoint((action.label, action.keys_shown)):
+                taken |= {action.label, action.keys_shown}
+                keys.append(_Key(action.keys_shown, action.label, action.name))
+        return keys
+
+    def _tabs(self, width: int, wanted: int) -> tuple[int, list[tuple[str, str, str]]]:
+        """Cells left for keys, and (text, roles, action) of each screen: as much of the names as leaves `wanted`."""
+        for names, gap in ((SCREEN_TITLES, "  "), (SCREEN_SHORT, " "), ({}, " ")):
+            tabs = []
+            for number, name in enumerate(SCREENS, 1):
+                here = name == self.screen_name
+                title = SCREEN_TITLES[name] if here else names.get(name, "")
+                roles = "key bold" if here else "muted"
+                tabs.append((f"{number} {title}".strip() + gap, roles, f"show_screen('{name}')"))
+            room = width - sum(cell_len(text) for text, _, _ in tabs)
+            if room >= wanted:
+                break
+        return room, tabs
+
+    def _add(self, line: list[Span], key: _Key) -> None:
+        self._spot(line, f"{key.keys} {key.label}", key.action)
+        line += [(key.keys, "key"), (f" {key.label}  ", "muted")]
+
+    def _spot(self, line: Line, text: str, action: str) -> None:
+        """Where a click means an action."""
+        at = width_of(line)
+        self._spots.append((at, at + cell_len(text), action))
 
     def on_click(self, event: events.Click) -> None:
         """What is written can be clicked."""

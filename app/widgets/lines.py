@@ -80,6 +80,13 @@ class LineView(ScrollView, can_focus=True):
             self.view = view
             self.kind = kind
 
+    class ZoomAsked(Message):
+        """The view wants all of the screen between the bars, or its place back."""
+
+        def __init__(self, view: LineView) -> None:
+            super().__init__()
+            self.view = view
+
     def __init__(self, *, id: str | None = None, classes: str | None = None, title: str = "") -> None:
         super().__init__(id=id, classes=classes)
         self.border_title = title
@@ -323,11 +330,8 @@ class LineView(ScrollView, can_focus=True):
             self.notify(text if len(text) < 120 else f"{text[:117]}…", title="copied")
 
     def action_maximise(self) -> None:
-        """This panel over the whole screen, or back."""
-        if self.screen.maximized:
-            self.screen.minimize()
-        else:
-            self.screen.maximize(self, container=False)
+        """This panel alone on the screen, or back."""
+        self.post_message(self.ZoomAsked(self))
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor where the mouse is; on the cursor's line a click opens it."""

@@ -449,9 +449,9 @@ class TestEverywhere:
         async with Explorer(work).run_test(size=SIZE) as pilot:
             await settle(pilot)
             await pilot.press("z")
-            assert pilot.app.screen.maximized is explore(pilot).ir
+            assert explore(pilot).zoomed is explore(pilot).ir
             await pilot.press("escape")
-            assert pilot.app.screen.maximized is None
+            assert explore(pilot).zoomed is None
 
     async def test_themes_change_every_line(self, work: Workspace) -> None:
         async with Explorer(work).run_test(size=SIZE) as pilot:
@@ -601,8 +601,7 @@ async def _home(pilot: Pilot[None], app: Explorer, name: str, panel: int) -> Non
     if app.work_screen(name) is not app.screen:
         app.action_show_screen(name)
     await _until(pilot, lambda: app.work_screen(name).ready)
-    if app.screen.maximized:
-        app.screen.minimize()
+    app.work_screen(name).unzoom()
     chain = app.screen.focus_chain
     wanted = chain[panel % len(chain)]
     if app.focused is not wanted:

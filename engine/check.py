@@ -16,6 +16,7 @@ import numpy as np
 
 from engine.compiler import Compilation
 from engine.errors import CompileError, UserError
+from engine.instruction_check import instruction_problems
 from engine.merge import layout_of
 from engine.passes.layer_group.occupancy import bank_conflicts, problems, slice_problems
 from engine.passes.layer_group.plan import GroupType
@@ -101,7 +102,10 @@ def check_module(snapshot: Snapshot, spec: ModuleSpec, compilation: Compilation)
     if isinstance(snapshot.report, np.ndarray):
         yield from named(
             "program",
-            lambda: program_problems(snapshot.report, snapshot.ops, layout_of(snapshot), options.chip),
+            lambda: [
+                *program_problems(snapshot.report, snapshot.ops, layout_of(snapshot), options.chip),
+                *instruction_problems(snapshot, options),
+            ],
         )
 
 

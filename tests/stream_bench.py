@@ -20,6 +20,7 @@ from engine.snapshot import OpRecord, TensorType
 from engine.tpu.chip import Chip
 from engine.tpu.chip import chip as table_chip
 from engine.tpu.emit import ceil_div
+from engine.tpu.numerics import round_to
 from engine.tpu.weights import WeightReference
 
 GROUP_SIZE = 64
@@ -150,6 +151,18 @@ class Numbers:
         else:
             values = random.integers(-2, 3, shape) if self.whole else random.standard_normal(shape)
         return values.astype(np.float32).astype(dtype)
+
+
+def random_values(ops: Sequence[OpRecord], *, whole: bool = False) -> dict[str, np.ndarray]:
+    """Inputs of a module. whole: integers from -2 to 2."""
+    random = np.random.default_rng(3)
+    found = {}
+    for op in ops:
+        if op.name == "top.Input":
+            shape, dtype = op.result_types[0].shape, op.result_types[0].dtype
+            values = random.integers(-2, 3, shape) if whole else random.standard_normal(shape)
+            found[op.origins[0]] = round_to(values.astype(np.float32), dtype)
+    return found
 
 
 # -- building ------------------------------------------------------------------------------------------------------

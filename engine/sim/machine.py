@@ -486,11 +486,7 @@ class Machine:
             self._foreseen.setdefault(at, []).append(found)
 
         for write in overwrites(program, self.chip, rules.reserved, runs):
-            foresee(
-                write.instruction,
-                "overwrite",
-                f"writes byte {write.byte} of {write.reserved}, which is still in use",
-            )
+            foresee(write.instruction, "overwrite", str(write))
         for at, other, bank in bank_conflicts(program, self.chip, runs=runs, owners=rules.owners).tolist():
             foresee(
                 at,

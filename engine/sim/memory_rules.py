@@ -2,7 +2,8 @@
 
 In DDR a tensor is kept from when it is made until its last reader has run. In the local memory of a layer group a
 buffer is kept in the time steps that `ginfo` and `flow` give it, and engines keep to banks of their own but for the ops
-that the group's `bank_conflicts` names. Ops outside of groups use local memory as they like.
+that the group's `bank_conflicts` names. `stream_rules` has the buffers of groups that stream weights. Ops outside of
+groups use local memory as they like.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.sim.stream_rules import stream_reserved
 from engine.snapshot import OpRecord
 from engine.tpu.chip import Chip
 from engine.tpu.extents import extents, tensors_of
 from engine.tpu.ginfo import DIMENSIONS, Ginfo
-from engine.tpu.group_memory import IN_PLACE, SLICED, Touch, flow_steps, touches
+from engine.tpu.group_memory import IN_PLACE, SLICED, STREAMED, Touch, flow_steps, touches
 from engine.tpu.isa import OPERANDS, Opcode, Space
 from engine.tpu.memory import ArenaLayout, tensor_places
 from engine.tpu.ops.group import SECS
@@ -57,6 +59,8 @@ def memory_rules(
             group = _Group.of(ops, index, program)
             reserved += group.reserved()
             owners[group.rows] = group.owners(chip.lanes)
+            if op.attributes["group_type"] == STREAMED:
+                reserved += stream_reserved(ops, index, program, chip)
     return MemoryRules(tuple(reserved), owners, tuple(f"{op.name} {op.location}" for op in ops))
 
 

@@ -20,6 +20,8 @@ IN_PLACE = frozenset({"Add", "Mul"})
 
 SLICED = (0, 2, 4)
 """Numbers of the group types whose ops run once a slice: NORMAL, SMALL_C and MM."""
+STREAMED = 16
+"""Number of the type of groups that stream weights, whose ops run once a piece; see `stream_memory`."""
 
 
 class PlacedOp(Protocol):

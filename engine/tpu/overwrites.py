@@ -42,6 +42,9 @@ class Overwrite:
     byte: int
     reserved: Reserved
 
+    def __str__(self) -> str:
+        return f"writes byte {self.byte} of {self.reserved}, which is still in use"
+
 
 def overwrites(
     program: np.ndarray, chip: Chip, reserved: Iterable[Reserved], runs: Array | None = None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from group_bench import Built
-from stream_bench import compiling_for, feed_forward, small, streamed
+from stream_bench import compiling_for, feed_forward, random_values, small, streamed
+from stream_changes import Ops, find, ginfo, move, weight_load, with_flow, with_ginfo
 
 from engine.errors import CompileError
 from engine.passes.layer_group.emission import emit_group
@@ -17,14 +18,11 @@ from engine.passes.layer_group.stream.check import stream_bank_conflicts, stream
 from engine.passes.layer_group.view import GroupView, group_indices, read_group
 from engine.sim.interpreter import Interpreter, PreparedWeights
 from engine.sim.machine import MachineError
-from engine.snapshot import OpRecord
 from engine.tpu.emit import Emitter
 from engine.tpu.memory import ArenaLayout
-from engine.tpu.numerics import round_to
 
 CHIP = small(32768)
 BUILT: dict[int, Built] = {}
-Ginfo = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
@@ -40,53 +38,15 @@ def built(rows: int) -> Built:
     return BUILT[rows]
 
 
-def view_of(ops: tuple[OpRecord, ...]) -> GroupView:
+def view_of(ops: Ops) -> GroupView:
     (index,) = group_indices(ops)
     return read_group(ops, index)
 
 
-def find(ops: tuple[OpRecord, ...], kind: str, number: int = 0) -> int:
-    """Index of the `number`-th op of a kind inside of the group."""
-    return [at for at, op in enumerate(ops) if op.parent is not None and op.kind == kind][number]
-
-
-def weight_load(ops: tuple[OpRecord, ...], product: int) -> int:
-    """Index of the load of a product's weight."""
-    weight = ops[find(ops, "A16MatMul", product)].operands[1]
-    return next(at for at, op in enumerate(ops) if weight in op.results)
-
-
-def with_attributes(ops: tuple[OpRecord, ...], index: int, **changes: Any) -> tuple[OpRecord, ...]:
-    attributes: Mapping[str, Any] = {**ops[index].attributes, **changes}
-    return (*ops[:index], replace(ops[index], attributes=attributes), *ops[index + 1 :])
-
-
-def with_ginfo(ops: tuple[OpRecord, ...], index: int, **changes: Any) -> tuple[OpRecord, ...]:
-    return with_attributes(ops, index, ginfo={**ops[index].attributes["ginfo"], **changes})
-
-
-def ginfo(ops: tuple[OpRecord, ...], index: int) -> Ginfo:
-    return dict(ops[index].attributes["ginfo"])
-
-
-def with_flow(ops: tuple[OpRecord, ...], change: Callable[[list[list[int]]], None]) -> tuple[OpRecord, ...]:
-    """The group with other time steps."""
-    (index,) = group_indices(ops)
-    steps: list[list[int]] = []
-    for entry in ops[index].attributes["flow"]:
-        if entry < 0:
-            steps.append([])
-        else:
-            steps[-1].append(entry)
-    change(steps)
-    flow = [entry for number, step in enumerate(steps, 1) for entry in (-number, *step)]
-    return with_attributes(ops, index, flow=flow)
-
-
-def shifted(kind: str, number: int, by: int) -> Callable[[tuple[OpRecord, ...]], tuple[OpRecord, ...]]:
+def shifted(kind: str, number: int, by: int) -> Callable[[Ops], Ops]:
     """The result of an op, and whatever reads it there, somewhere else."""
 
-    def change(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+    def change(ops: Ops) -> Ops:
         index = find(ops, kind, number)
         found = with_ginfo(ops, index, out_addr=ginfo(ops, index)["out_addr"] + by)
         stores = [
@@ -99,58 +59,47 @@ def shifted(kind: str, number: int, by: int) -> Callable[[tuple[OpRecord, ...]],
     return change
 
 
-def over_its_operand(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def over_its_operand(ops: Ops) -> Ops:
     """The norm's result where the sum lies that is read again behind it."""
     there = ginfo(ops, find(ops, "Add"))["out_addr"]
     index = find(ops, "RMSNorm")
     return shifted("RMSNorm", 0, there - ginfo(ops, index)["out_addr"])(ops)
 
 
-def one_place_for_tiles(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def one_place_for_tiles(ops: Ops) -> Ops:
     index = weight_load(ops, 1)
     return with_ginfo(ops, index, tile_addr=ginfo(ops, index)["tile_addr"][:1])
 
 
-def tile_over_scratch(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def tile_over_scratch(ops: Ops) -> Ops:
     scratch = ginfo(ops, find(ops, "A16MatMul", 1))["buffer_addr"]
     index = weight_load(ops, 1)
     return with_ginfo(ops, index, tile_addr=[scratch, ginfo(ops, index)["tile_addr"][1]])
 
 
-def move(ops: tuple[OpRecord, ...], index: int, run: int, by: int) -> tuple[OpRecord, ...]:
-    number = ginfo(ops, index)["id"] + run
-
-    def change(steps: list[list[int]]) -> None:
-        at = next(at for at, step in enumerate(steps) if number in step)
-        steps[at].remove(number)
-        steps[at + by].append(number)
-
-    return with_flow(ops, change)
-
-
-def late_load(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def late_load(ops: Ops) -> Ops:
     return move(ops, weight_load(ops, 1), 1, 1)
 
 
-def early_load(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def early_load(ops: Ops) -> Ops:
     return move(ops, weight_load(ops, 1), 2, -1)
 
 
-def early_store(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def early_store(ops: Ops) -> Ops:
     return move(ops, find(ops, "Store"), 0, -1)
 
 
-def early_product(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def early_product(ops: Ops) -> Ops:
     return move(ops, find(ops, "A16MatMul", 1), 0, -1)
 
 
-def shorter_piece(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def shorter_piece(ops: Ops) -> Ops:
     index = weight_load(ops, 1)
     lengths = ginfo(ops, index)["c_slice"]
     return with_ginfo(ops, index, c_slice=[lengths[0] - 64, *lengths[1:]])
 
 
-def one_run_less(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def one_run_less(ops: Ops) -> Ops:
     number = ginfo(ops, find(ops, "A16MatMul", 1))["id"] + 1
 
     def change(steps: list[list[int]]) -> None:
@@ -159,31 +108,31 @@ def one_run_less(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
     return with_flow(ops, change)
 
 
-def little_scratch(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def little_scratch(ops: Ops) -> Ops:
     index = find(ops, "A16MatMul", 2)
     return with_ginfo(ops, index, buffer_size=ginfo(ops, index)["buffer_size"] - 64)
 
 
-def small_place(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def small_place(ops: Ops) -> Ops:
     index = weight_load(ops, 3)
     return with_ginfo(ops, index, out_size=ginfo(ops, index)["out_size"] - 64)
 
 
-def outside(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def outside(ops: Ops) -> Ops:
     index = find(ops, "A16MatMul", 0)
     return with_ginfo(ops, index, buffer_addr=CHIP.lmem_bytes - CHIP.bank_bytes)
 
 
-def off_the_grid(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def off_the_grid(ops: Ops) -> Ops:
     return shifted("RMSNorm", 0, 8)(ops)
 
 
-def store_elsewhere(ops: tuple[OpRecord, ...]) -> tuple[OpRecord, ...]:
+def store_elsewhere(ops: Ops) -> Ops:
     index = find(ops, "Store", 1)
     return with_ginfo(ops, index, out_addr=ginfo(ops, index)["out_addr"] + 64)
 
 
-CORRUPTIONS: dict[str, tuple[Callable[[tuple[OpRecord, ...]], tuple[OpRecord, ...]], str]] = {
+CORRUPTIONS: dict[str, tuple[Callable[[Ops], Ops], str]] = {
     "address": (over_its_operand, "reads"),
     "one place for all tiles": (one_place_for_tiles, "meet in time step"),
     "tile over scratch": (tile_over_scratch, ""),
@@ -222,22 +171,13 @@ def test_corruptions_are_reported(name: str, rows: int) -> None:
     assert any(expected in problem for problem in problems), problems
 
 
-def run(rows: int, ops: tuple[OpRecord, ...]) -> tuple[dict[str, np.ndarray], Any]:
+def run(rows: int, ops: Ops) -> tuple[dict[str, np.ndarray], Any]:
     """What the machine makes of the instructions that these records give."""
     sound = built(rows)
     emitter = Emitter(CHIP, ArenaLayout.of(sound.snapshot.attributes).spans())
     emit_group(view_of(ops), emitter)
     machine = replace(sound, snapshot=replace(sound.snapshot, ops=ops, report=emitter.program())).machine()
-    return machine.run(inputs_of(sound)), machine
-
-
-def inputs_of(module: Built) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(3)
-    return {
-        op.origins[0]: round_to(random.standard_normal(op.result_types[0].shape).astype(np.float32), "bf16")
-        for op in module.snapshot.ops
-        if op.name == "top.Input"
-    }
+    return machine.run(random_values(sound.snapshot.ops)), machine
 
 
 @pytest.mark.parametrize("rows", [1, 70])
@@ -257,7 +197,7 @@ def test_the_machine_notices_too(name: str, rows: int) -> None:
     ops = CORRUPTIONS[name][0](built(rows).snapshot.ops)
     sound = built(rows)
     expected = Interpreter(sound.snapshot, PreparedWeights(sound.loader), outputs=sound.outputs).run(
-        inputs_of(sound)
+        random_values(sound.snapshot.ops)
     )
     # WHEN they run THEN the machine's checks object, or the numbers are wrong
     try:

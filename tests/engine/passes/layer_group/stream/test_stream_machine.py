@@ -14,7 +14,17 @@ from compiled import compile_here
 from group_bench import Built
 from machine_cases import both, random_inputs
 from running import cosine, weights_of
-from stream_bench import Numbers, compiling_for, feed_forward, heads, planned, small, streamed, sums
+from stream_bench import (
+    Numbers,
+    compiling_for,
+    feed_forward,
+    heads,
+    planned,
+    random_values,
+    small,
+    streamed,
+    sums,
+)
 from tiny import FAMILIES, write_tiny
 
 from engine.check import check
@@ -28,7 +38,6 @@ from engine.sim.runtime import Runtime
 from engine.sim.timing import time_module
 from engine.snapshot import OpRecord
 from engine.tpu.chip import chip
-from engine.tpu.numerics import round_to
 
 MODES = ("w4bf16", "w8bf16")
 
@@ -41,13 +50,7 @@ def streams(built: Built) -> list[GroupView]:
 
 def agrees(built: Built, *, exact: bool = False) -> None:
     """The machine's outputs are the interpreter's, and neither its checks nor those of the IR find anything."""
-    random = np.random.default_rng(3)
-    inputs = {}
-    for op in built.snapshot.ops:
-        if op.name == "top.Input":
-            shape, dtype = op.result_types[0].shape, op.result_types[0].dtype
-            values = random.integers(-2, 3, shape) if exact else random.standard_normal(shape)
-            inputs[op.origins[0]] = round_to(values.astype(np.float32), dtype)
+    inputs = random_values(built.snapshot.ops, whole=exact)
     machine = built.machine()
     found = machine.run(inputs)
     expected = Interpreter(built.snapshot, PreparedWeights(built.loader), outputs=built.outputs).run(inputs)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import permutations
 
 import numpy as np
 import pytest
-from group_bench import Built, HandPlan, build
+from group_bench import Built
+from group_cases import group_of, inputs, module
 from machine_cases import largest_error, tiny_program
 from tiny import FAMILIES
 
@@ -21,49 +21,18 @@ from engine.errors import CompileError
 from engine.passes.base import PassContext
 from engine.passes.codegen import Codegen
 from engine.passes.layer_group.occupancy import bank_conflicts, live_buffers, problems
-from engine.passes.layer_group.plan import Secs
-from engine.passes.layer_group.view import GroupView, group_indices, read_group
+from engine.passes.layer_group.view import GroupView
 from engine.sim.machine import MachineError
 from engine.snapshot import Snapshot
 from engine.stages import Kind, ModuleSpec, Stage
 from engine.tpu.isa import Arena, Engine, Space
 from engine.tpu.memory import ArenaLayout
-from engine.tpu.numerics import round_to
 from engine.tpu.program_check import program_problems
 
-X = "tensor<1x200x96xbf16>"
-MODULE = f"""module @m {{
-  func.func @main(%arg0: {X}, %arg1: {X}) -> ({X}, {X}) {{
-    %0 = "top.Input"(%arg0) : ({X}) -> {X} loc("x")
-    %1 = "top.Input"(%arg1) : ({X}) -> {X} loc("y")
-    %2 = "top.Weight"() {{tensors = ["gain"], transforms = []}} : () -> tensor<96xbf16> loc("gain")
-    %3 = "tpu.Add"(%0, %1) : ({X}, {X}) -> {X} loc("sum")
-    %4 = "tpu.RMSNorm"(%3, %2) {{eps = 1.0e-6 : f64}} : ({X}, tensor<96xbf16>) -> {X} loc("norm")
-    %5 = "tpu.Mul"(%4, %1) : ({X}, {X}) -> {X} loc("product")
-    %6 = "tpu.Add"(%5, %5) : ({X}, {X}) -> {X} loc("twice")
-    return %3, %6 : {X}, {X}
-  }}
-}}
-"""
 
-
-@cache
 def original() -> Built:
     """A pipelined group of three ops in four slices, and an op behind it."""
-    return build(
-        MODULE,
-        lambda ops, chip: [
-            HandPlan(ops, [3, 4, 5], Secs(c=4), chip, held=frozenset({"%2"}), pipelined=True).build()
-        ],
-    )
-
-
-@cache
-def inputs() -> dict[str, np.ndarray]:
-    random = np.random.default_rng(1)
-    return {
-        name: round_to(random.standard_normal((1, 200, 96)).astype(np.float32), "bf16") for name in ("x", "y")
-    }
+    return module(pipelined=True)
 
 
 def findings(snapshot: Snapshot) -> list[str]:
@@ -86,12 +55,12 @@ def outcome(text: str) -> Outcome:
     """Emit the instructions of a corrupted module anew and run them."""
     built = original()
     with mlir.using(mlir.new_context()):
-        module = mlir.parse(text)
-        printed = mlir.print_module(module)
-        records, attributes = mlir.records(module, printed), mlir.module_attributes(module)
+        parsed = mlir.parse(text)
+        printed = mlir.print_module(parsed)
+        records, attributes = mlir.records(parsed, printed), mlir.module_attributes(parsed)
         snapshot = replace(built.snapshot, text=printed, ops=records, attributes=attributes)
         try:
-            made = Codegen().run(module, PassContext(None, None, built.options))  # type: ignore[arg-type]
+            made = Codegen().run(parsed, PassContext(None, None, built.options))  # type: ignore[arg-type]
         except CompileError as error:
             return Outcome(findings(replace(snapshot, report=None)), f"not emitted: {error}")
     assert made is not None
@@ -115,9 +84,7 @@ def run(built: Built) -> str:
 
 def view_of(text: str) -> GroupView:
     with mlir.using(mlir.new_context()):
-        module = mlir.parse(text)
-        records = mlir.records(module)
-    return read_group(records, group_indices(records)[0])
+        return group_of(mlir.records(mlir.parse(text)))
 
 
 def set_field(op: str, field: str, value: object, occurrence: int = 0) -> Callable[[str], str]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from itertools import permutations
 
 import numpy as np
 import pytest
-from group_bench import Built, HandPlan, build
+from group_bench import build
+from group_cases import MODULE, group_of, inputs, module, plan
 from machine_cases import random_inputs, tiny_program
-from stream_bench import compiling_for, feed_forward, small, streamed
+from stream_bench import compiling_for, feed_forward, random_values, small, streamed
 
 from engine.passes.layer_group.occupancy import live_buffers, problems
-from engine.passes.layer_group.plan import GroupPlan, Secs
-from engine.passes.layer_group.view import GroupView, group_indices, read_group
+from engine.passes.layer_group.plan import GroupPlan
+from engine.passes.layer_group.view import group_indices
 from engine.sim.machine import Violation
 from engine.sim.machine_runtime import module_executor
 from engine.sim.memory_rules import MemoryRules, memory_rules
@@ -24,50 +24,11 @@ from engine.snapshot import OpRecord, Snapshot
 from engine.tpu.chip import Chip
 from engine.tpu.isa import Opcode, Space
 from engine.tpu.memory import ArenaLayout
-from engine.tpu.numerics import round_to
 from engine.tpu.overwrites import overwrites
-
-X = "tensor<1x200x96xbf16>"
-MODULE = f"""module @m {{
-  func.func @main(%arg0: {X}, %arg1: {X}) -> ({X}, {X}) {{
-    %0 = "top.Input"(%arg0) : ({X}) -> {X} loc("x")
-    %1 = "top.Input"(%arg1) : ({X}) -> {X} loc("y")
-    %2 = "top.Weight"() {{tensors = ["gain"], transforms = []}} : () -> tensor<96xbf16> loc("gain")
-    %3 = "tpu.Add"(%0, %1) : ({X}, {X}) -> {X} loc("sum")
-    %4 = "tpu.RMSNorm"(%3, %2) {{eps = 1.0e-6 : f64}} : ({X}, tensor<96xbf16>) -> {X} loc("norm")
-    %5 = "tpu.Mul"(%4, %1) : ({X}, {X}) -> {X} loc("product")
-    %6 = "tpu.Add"(%5, %5) : ({X}, {X}) -> {X} loc("twice")
-    return %3, %6 : {X}, {X}
-  }}
-}}
-"""
-
-
-def plan(ops: list[OpRecord], chip: Chip, pipelined: bool) -> GroupPlan:
-    """sum, norm and product in four slices, in which no memory is used twice."""
-    held = frozenset({"%2"}) if pipelined else frozenset[str]()
-    return HandPlan(ops, [3, 4, 5], Secs(c=4), chip, held=held, pipelined=pipelined).build()
-
-
-@cache
-def module(pipelined: bool = False) -> Built:
-    return build(MODULE, lambda ops, chip: [plan(list(ops), chip, pipelined)])
 
 
 def rules_of(snapshot: Snapshot, chip: Chip) -> MemoryRules:
     return memory_rules(snapshot.ops, ArenaLayout.of(snapshot.attributes), snapshot.report, chip)
-
-
-def group_of(snapshot: Snapshot) -> GroupView:
-    return read_group(snapshot.ops, group_indices(snapshot.ops)[0])
-
-
-@cache
-def inputs() -> dict[str, np.ndarray]:
-    random = np.random.default_rng(1)
-    return {
-        name: round_to(random.standard_normal((1, 200, 96)).astype(np.float32), "bf16") for name in ("x", "y")
-    }
 
 
 def violations(snapshot: Snapshot, pipelined: bool = False) -> list[Violation]:
@@ -84,7 +45,7 @@ def places(snapshot: Snapshot) -> dict[str, tuple[int, int]]:
     """(arena, address) by what lies there, in local memory or in DDR."""
     layout = ArenaLayout.of(snapshot.attributes)
     names = ("x", "y", "gain", "sum", "norm", "scratch", "product")
-    buffers = live_buffers(group_of(snapshot))
+    buffers = live_buffers(group_of(snapshot.ops))
     found = {name: (0, buffer.address) for name, buffer in zip(names, buffers, strict=True)}
     for op in snapshot.ops:
         if op.name in ("top.Input", "tpu.Group"):
@@ -97,7 +58,7 @@ def places(snapshot: Snapshot) -> dict[str, tuple[int, int]]:
 
 def redirected(writer: Callable[[OpRecord, int], bool], space: Space, target: str) -> Snapshot:
     """The first instruction that an op makes in a space and of a kind now writes where something else lies."""
-    snapshot = module().snapshot
+    snapshot = module(False).snapshot
     program = snapshot.report.copy()
     rows = [
         at
@@ -135,7 +96,7 @@ def test_the_module_as_compiled_is_clean() -> None:
 def test_a_write_over_live_data_names_both(writer: str, space: Space, target: str, said: str) -> None:
     # GIVEN one instruction that writes where something lies that is still to be read
     changed = redirected(of(writer), space, target)
-    expected = said.format(at=places(module().snapshot)[target][1])
+    expected = said.format(at=places(module(False).snapshot)[target][1])
     # WHEN it runs THEN it is found, with who writes and what is lost
     found = [violation.message for violation in violations(changed) if violation.kind == "overwrite"]
     assert len(found) >= 1
@@ -166,7 +127,7 @@ def test_a_vector_may_be_spread_over_lanes_where_it_lies() -> None:
 
 def test_findings_come_when_their_instruction_runs() -> None:
     # GIVEN a module whose last op writes over live data
-    built = replace(module(), snapshot=redirected(of("Add twice"), Space.DDR, "stored sum in DDR"))
+    built = replace(module(False), snapshot=redirected(of("Add twice"), Space.DDR, "stored sum in DDR"))
     machine = built.machine()
     machine.prepare(inputs())
     program = built.snapshot.report
@@ -201,16 +162,16 @@ def moved(found: GroupPlan, old: int, new: int) -> GroupPlan:
 
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_machine_and_checker_agree_on_any_two_buffers_in_one_place(pipelined: bool) -> None:
-    buffers = live_buffers(group_of(module(pipelined).snapshot))
+    buffers = live_buffers(group_of(module(pipelined).snapshot.ops))
     assert len(buffers) == 7
     wrong = 0
     for one, other in permutations(buffers, 2):
         # GIVEN one buffer moved onto another one
         old, new = one.address, other.address
-        built = build(MODULE, lambda ops, chip: [moved(plan(list(ops), chip, pipelined), old, new)])  # noqa: B023
+        built = build(MODULE, lambda ops, chip: [moved(plan(ops, chip, pipelined), old, new)])  # noqa: B023
         # WHEN the plan is examined, and the instructions that it gives
         chip = built.options.chip
-        planned = [line for line in problems(group_of(built.snapshot), chip) if "overlaps" in line]
+        planned = [line for line in problems(group_of(built.snapshot.ops), chip) if "overlaps" in line]
         written = overwrites(built.snapshot.report, chip, rules_of(built.snapshot, chip).reserved)
         # THEN both find it wrong, or both right
         assert bool(planned) == bool(written), (str(one), str(other))
@@ -233,7 +194,7 @@ def without_notes(snapshot: Snapshot) -> Snapshot:
 def test_engines_in_one_bank_must_be_noted() -> None:
     # GIVEN a pipelined group whose small buffers all lie in bank 0, as it notes
     snapshot = module(pipelined=True).snapshot
-    assert group_of(snapshot).record.attributes["bank_conflicts"]
+    assert group_of(snapshot.ops).record.attributes["bank_conflicts"]
     # WHEN the note is gone
     found = violations(without_notes(snapshot), pipelined=True)
     # THEN the machine names the bank and both ops
@@ -272,7 +233,7 @@ def test_groups_that_stream_weights_share_no_banks_where_there_is_room() -> None
     program, loader = tiny_program("llama", "w4bf16", fuse_weights=True)
     spec, _ = program.find("block_cache_0")
     snapshot = program.modules[spec.name].after(PROGRAM_PASS)
-    assert "bank_conflicts" not in group_of(snapshot).record.attributes
+    assert "bank_conflicts" not in group_of(snapshot.ops).record.attributes
     machine = module_executor(spec, snapshot, program.options.chip, loader, checks=True)
     machine.run(random_inputs(program, spec, spec.cache))
     assert machine.violations == []
@@ -282,16 +243,10 @@ def test_groups_that_stream_weights_note_what_shares_banks() -> None:
     # GIVEN two banks, in which the tiles of several weights and what is computed from them must lie
     on = small(32768)
     built = streamed(feed_forward(70, 256, 1280), on)
-    assert group_of(built.snapshot).record.attributes["bank_conflicts"]
+    assert group_of(built.snapshot.ops).record.attributes["bank_conflicts"]
     with compiling_for(on):
         for snapshot, kinds in ((built.snapshot, set()), (without_notes(built.snapshot), {"bank"})):
             machine = replace(built, snapshot=snapshot).machine()
-            machine.run(
-                {
-                    op.origins[0]: np.ones(op.result_types[0].shape, np.float32)
-                    for op in snapshot.ops
-                    if op.name == "top.Input"
-                }
-            )
+            machine.run(random_values(snapshot.ops))
             # THEN the machine finds nothing but what has no note
             assert {violation.kind for violation in machine.violations} == kinds

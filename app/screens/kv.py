@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 from textual import on
+from textual.events import Resize
 from textual.widget import Widget
 
-from app import units
 from app.screens.base import WorkScreen
 from app.widgets.inspector import Inspector
-from app.widgets.kv_view import KvPicture, kv_columns, kv_rows
+from app.widgets.kv_view import CHECKED, KvPicture, KvUse, kv_columns, kv_rows, module_line
 from app.widgets.lines import LineView, Span
 from app.widgets.table import TableView
 from app.workspace import Workspace
 from engine.errors import CompileError, UserError
 from engine.stages import Kind, Stage
 from engine.tables import KvTable, kv_slots, kv_table
+
+if TYPE_CHECKING:
+    from app.explorer import Explorer
+    from engine.sim.throughput import Simulation
 
 
 class KvList(TableView):
@@ -50,6 +55,8 @@ class KvScreen(WorkScreen):
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
         self.table: KvTable | None = None
+        self._step_bytes = 0.0
+        self._priced: Workspace | None = None
 
     def compose_body(self) -> Iterator[Widget]:
         yield KvPicture()
@@ -61,24 +68,49 @@ class KvScreen(WorkScreen):
         super().on_mount()
         self.query_one(KvList).focus()
 
+    @on(Resize)
+    def fit_lines(self) -> None:
+        """Lines fit the width."""
+        if self.ready:
+            self.call_after_refresh(self.show_details)
+
     def sync(self) -> None:
         """The cache of the whole program."""
         self.table, reason = self._load()
         layers = self.query_one(KvList)
-        modules = {
-            spec.cache: spec.name
-            for spec in reversed(self.work.specs)
-            if spec.kind is Kind.BLOCK and spec.stage is Stage.DECODE
-        }
-        self.query_one(KvPicture).show(self.table, self.work.filled, modules)
+        self._request_cost()
+        self.show_picture()
         if reason:
             layers.empty = reason
         if self.table is None:
             layers.show([], [])
         else:
             layers.show(kv_rows(self.table), kv_columns(self.table))
+            good = not any(layer.problems for layer in self.table.layers)
+            layers.border_subtitle = f"✓ all layers: {CHECKED}" if good else "✗ see checks"
             layers.move_to_key(self.work.layer)
         self.show_details()
+
+    def show_picture(self) -> None:
+        """Totals, regions, and what runs next."""
+        blocks = [spec for spec in self.work.specs if spec.kind is Kind.BLOCK]
+        decode = {spec.cache: spec.name for spec in reversed(blocks) if spec.stage is Stage.DECODE}
+        prefill = next((spec.name for spec in blocks if spec.stage is Stage.PREFILL), "")
+        self.query_one(KvPicture).show(self.table, KvUse(self.work.filled, prefill, decode, self._step_bytes))
+
+    def _request_cost(self) -> None:
+        """Price a decode step behind a full cache in the engine's thread, once."""
+        work = self.work
+        if self.table is None or self._priced is work:
+            return
+        self._priced, self._step_bytes = work, 0.0
+
+        def done(simulation: Simulation) -> None:
+            if self._priced is self.work:
+                self._step_bytes = simulation.decode.ddr_bytes_per_token
+                self.show_picture()
+
+        cast("Explorer", self.app).jobs.submit(work.simulator.simulate, done, lambda error: None)
 
     def _load(self) -> tuple[KvTable | None, str]:
         work = self.work
@@ -110,17 +142,5 @@ class KvScreen(WorkScreen):
             if spec.kind is not Kind.BLOCK or key not in spec.layers:
                 continue
             slots = next(s for s in kv_slots(self.work.compilation, spec) if s.layer == key)
-            reads = f"reads rows 0–{slots.rows - 1}" if slots.rows else "reads none"
-            last = slots.rows + spec.rows - 1
-            writes = f"writes row {slots.rows}" if spec.rows == 1 else f"writes rows {slots.rows}–{last}"
-            at = f"K {units.address(slots.k_append_address)}  V {units.address(slots.v_append_address)} "
-            lines.append(
-                [
-                    (f"{slots.module:<20}", "heading"),
-                    (f"{reads:<20}", "kv"),
-                    (f"{writes:<22}", ""),
-                    (at, "muted"),
-                    ("✓", "good") if slots.is_at_slot else ("✗", "bad"),
-                ]
-            )
+            lines.append(module_line(slots, spec.rows, panel.inner_width))
         panel.show(f"layer {key}: what each module reads and where it writes", lines)

@@ -18,7 +18,8 @@ Cell = str | Span | Line | Callable[[int], Line]
 class Column:
     """A column. right: numbers align right. rank: larger ones go first when space is short (0 always stays).
 
-    stretch: takes the space that is left and is cut to it. cap: cells at most (0: no limit).
+    stretch: takes the space that is left and is cut to it. cap: cells at most (0: no limit). least: cells below which a
+    stretching column is not worth showing (0: as wide as its contents, up to a limit).
     """
 
     title: Cell
@@ -26,6 +27,7 @@ class Column:
     rank: int = 0
     stretch: bool = False
     cap: int = 0
+    least: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ class TableView(LineView):
         column = self.columns[index]
         if not column.stretch:
             return natural
+        if column.least:
+            return column.least
         return max(10, min(natural, 18)) if column.rank else min(natural, 18)
 
     def _fitted_widths(self) -> tuple[int, ...]:

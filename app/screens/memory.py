@@ -91,7 +91,7 @@ class MemoryScreen(WorkScreen):
         if spec is not None and len(spec.layers) > 1:
             name += f" · layer {self.work.layer} of {len(spec.layers)} that share this module"
         table.border_title = f"DDR: {name}"
-        self.query_one(MemoryMap).border_title = f"neuron arena: {name} · address ↓ time →"
+        self.query_one(MemoryMap).border_title = f"neuron arena: {self.work.layer_name} · address ↓ time →"
         if self.has_class("-program"):
             self._show_program()
         self.show_details()
@@ -106,7 +106,7 @@ class MemoryScreen(WorkScreen):
             return None
         view = layer_view(self.work.compilation, self.work.layer_name)
         places = module_places(self.work.compilation, self.work.module)
-        return memory_of(snapshot, places, dict(view.shifts))
+        return memory_of(snapshot, places, dict(view.shifts), self.work.compilation.complete)
 
     @property
     def place(self) -> TensorPlace | None:

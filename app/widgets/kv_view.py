@@ -57,11 +57,12 @@ class KvPicture(Picture):
 def picture(table: KvTable, use: KvUse, width: int) -> tuple[list[Line], list[Line], list[Line]]:
     """The cache in words; K and V of one layer row by row from left to right; what a token and a step move."""
     total = units.size(table.history_bytes)
+    layers = f"{len(table.layers)} layer{'s' * (len(table.layers) > 1)}"
     room = max(10, width - KvPicture.LEFT - KvPicture.RIGHT)
     head: list[Span] = [
         ("KV cache ", "heading bold"),
         (
-            f"{len(table.layers)} layers × (K + V) × {table.history_rows} rows × {units.size(table.row_bytes)} = ",
+            f"{layers} × (K + V) × {table.history_rows} rows × {units.size(table.row_bytes)} = ",
             "muted",
         ),
         (total, "kv bold"),

@@ -28,7 +28,8 @@ ARENA_ABOUT = {
 class ModuleMemory:
     """The DDR of a module: its tensors, arenas and ops.
 
-    shifts: arena -> what to add to the module's own addresses for the layer that is shown (bytes).
+    shifts: arena -> what to add to the module's own addresses for the layer that is shown (bytes). merged: they are the
+    addresses of the whole program; before the merge bases are the module's own and will change.
     """
 
     ops: tuple[OpRecord, ...]
@@ -36,6 +37,7 @@ class ModuleMemory:
     layout: ArenaLayout
     roles: dict[str, str]
     shifts: dict[Arena, int]
+    merged: bool = True
 
     @cached_property
     def span(self) -> tuple[int, int]:
@@ -88,20 +90,21 @@ class ModuleMemory:
             return "end"
         return f"{op.kind} {short_location(op.origins[-1])}" if op.origins else op.kind
 
-    def lifetime(self, place: TensorPlace) -> tuple[int, int]:
-        """(first, last) op of a tensor's life, counted from 1 among the ops that compute."""
-        start, end = self.span
-        first = min(max(place.first, start), end)
-        last = min(max(place.last, start), end)
-        return first - start + 1, last - start + 1
+    def columns(self, place: TensorPlace) -> tuple[int, int]:
+        """(first, end) of a tensor's life in columns of one op each, from the first op that computes."""
+        start, last = self.span
+        first = min(max(place.first, start), last)
+        return first - start, min(max(place.last, start), last) - start + 1
 
 
-def memory_of(snapshot: Snapshot, places: Sequence[TensorPlace], shifts: dict[Arena, int]) -> ModuleMemory:
+def memory_of(
+    snapshot: Snapshot, places: Sequence[TensorPlace], shifts: dict[Arena, int], merged: bool = True
+) -> ModuleMemory:
     """The DDR of an addressed snapshot."""
     from app.widgets.documents import value_roles
 
     layout = ArenaLayout.of(snapshot.attributes)
-    return ModuleMemory(snapshot.ops, tuple(places), layout, value_roles(snapshot), shifts)
+    return ModuleMemory(snapshot.ops, tuple(places), layout, value_roles(snapshot), shifts, merged)
 
 
 def place_name(place: TensorPlace) -> str:
@@ -163,6 +166,10 @@ class ArenaBars(Picture):
 # -- table ---------------------------------------------------------------------------------------------------------
 
 
+PROVISIONAL = "before merge: bases are provisional"
+"""Said beside addresses that the merge of all modules will change."""
+
+
 class MemoryTable(TableView):
     """Tensors with addresses; activations with their lifetimes, the others with their share."""
 
@@ -170,7 +177,8 @@ class MemoryTable(TableView):
     HELP = """
 Every tensor of the module in DDR, by arena and address. **coeff** holds the weights, **io** the inputs, outputs and KV
 regions, **neuron** the activations, which reuse each other's space: the bar is the tensor's life from the op that
-writes it to the last that reads it, op by op from left to right. For the other arenas the bar is the share of it.
+writes it to the last that reads it, op by op from left to right; ops have the numbers that `tpuscope memory` prints.
+For the other arenas the bar is the share of it. Before the merge of all modules, bases are provisional.
 
 **t** shows the neuron arena as a map: address downwards, time to the right. **a** shows one arena or all. **,** and
 **.** choose the layer whose addresses are shown.
@@ -191,16 +199,18 @@ writes it to the last that reads it, op by op from left to right. For the other 
             places = memory.of(arena)
             rows.append(Row(_arena_head(memory, arena), head=True))
             rows += [_place_row(memory, place) for place in places]
-        ops = memory.span[1] - memory.span[0] + 1 if memory else 0
+        first, last = memory.span if memory else (0, 0)
+        address = "address" if memory is None or memory.merged else "provisional"
         columns = (
             Column("tensor", cap=38, stretch=False),
             Column("bytes", right=True),
             Column("offset", right=True),
-            Column("address", right=True, rank=2),
+            Column(address, right=True, rank=2),
             Column("live", rank=1, right=True),
-            Column(lambda width: _ruler(ops, width), stretch=True),
+            Column(lambda width: _ruler(first, last, width), stretch=True, least=12),
         )
         self.show(rows, columns)
+        self.border_subtitle = PROVISIONAL if memory is not None and not memory.merged else ""
 
 
 def _arena_head(memory: ModuleMemory, arena: Arena) -> tuple[Span, ...]:
@@ -213,19 +223,18 @@ def _arena_head(memory: ModuleMemory, arena: Arena) -> tuple[Span, ...]:
 
 def _place_row(memory: ModuleMemory, place: TensorPlace) -> Row:
     role = memory.role(place)
-    first, last = memory.lifetime(place)
-    ops = memory.span[1] - memory.span[0] + 1
+    life, ops = memory.columns(place), memory.span[1] - memory.span[0] + 1
     size = memory.layout.size[place.arena]
 
     def drawn(width: int) -> Line:
         if place.arena is Arena.NEURON:
-            return _life(first, last, ops, width, role)
+            return _life(life, ops, width, role)
         return [
             (units.bar(place.nbytes, size, max(4, width - 8)), role),
             (f" {units.share(place.nbytes, size)}", "muted"),
         ]
 
-    live = f"{first}–{last}" if place.arena is Arena.NEURON else ""
+    live = f"{place.first}–{place.last}" if place.arena is Arena.NEURON else ""
     return Row(
         (
             (place_name(place), role),
@@ -239,17 +248,17 @@ def _place_row(memory: ModuleMemory, place: TensorPlace) -> Row:
     )
 
 
-def _life(first: int, last: int, ops: int, width: int, role: str) -> list[Span]:
-    start = (first - 1) * width // max(1, ops)
-    end = max(start + 1, last * width // max(1, ops))
+def _life(life: tuple[int, int], ops: int, width: int, role: str) -> list[Span]:
+    start = life[0] * width // max(1, ops)
+    end = max(start + 1, life[1] * width // max(1, ops))
     return [("┈" * start, "faint"), ("━" * (end - start), role), ("┈" * (width - end), "faint")]
 
 
-def _ruler(ops: int, width: int) -> Line:
+def _ruler(first: int, last: int, width: int) -> Line:
     """Op numbers over the lifetimes."""
-    text = "op 1"
-    for number in range(5, ops + 1, 5):
-        at = (number - 1) * width // max(1, ops)
+    ops, text = last - first + 1, f"op {first}"
+    for number in range(first + 5 - first % 5, last + 1, 5):
+        at = (number - first) * width // max(1, ops)
         if at >= len(text) + 1 and at + len(str(number)) <= width:
             text = text.ljust(at) + str(number)
     return [(text.ljust(width), "muted")]
@@ -306,8 +315,7 @@ time (**←** **→**) and by address (**↑** **↓**); **t** goes back to the 
     def pinned(self) -> Sequence[Line]:
         if not self.memory or not self.line_count():
             return ()
-        ops = self.memory.span[1] - self.memory.span[0] + 1
-        return [[(" " * self.LEFT, ""), *_ruler(ops, self._columns)]]
+        return [[(" " * self.LEFT, ""), *_ruler(*self.memory.span, self._columns)]]
 
     @property
     def page_height(self) -> int:
@@ -335,16 +343,15 @@ time (**←** **→**) and by address (**↑** **↓**); **t** goes back to the 
             bottom = max(top + 1, -int(-end * rows // size))
             if not top <= index < bottom or (end <= low and index != top):
                 continue
-            first, last = memory.lifetime(place)
-            left = (first - 1) * width // ops
-            right = max(left + 1, last * width // ops)
+            first, end_op = memory.columns(place)
+            left = first * width // ops
+            right = max(left + 1, end_op * width // ops)
             chosen = place.value == self.picked
             look = ("█", "heading") if chosen else ("█▓▒░"[number % 4], memory.role(place))
             cells[left:right] = [look] * (right - left)
             if index == (top + bottom - 1) // 2:
                 _write(cells, left, right, place_name(place).rpartition(".")[2], chosen)
-        label = units.size(low)
-        return [(f"{label:>{self.LEFT - 1}} ", "muted"), *_merged(cells)]
+        return [(f"{_tick(index, rows, size):>{self.LEFT - 1}} ", "muted"), *_merged(cells)]
 
     def _move(self, key: str, step: int) -> None:
         places = self.memory.of(Arena.NEURON) if self.memory else []
@@ -379,6 +386,20 @@ time (**←** **→**) and by address (**↑** **↓**); **t** goes back to the 
     def copy_text(self, index: int) -> str:
         place = self.place
         return f"{place.name} {place.address} {place.nbytes}" if place else ""
+
+
+PAGE = 4096
+"""Tensors lie at multiples of so many bytes."""
+
+
+def _tick(row: int, rows: int, size: int) -> str:
+    """The multiple of 4 KiB that a row of a map begins with or holds; empty where the step between labels has none."""
+    step = PAGE
+    while size > step * rows // 2:
+        step *= 2
+    multiple = -(-row * size // rows // step) * step
+    inside = multiple * rows < (row + 1) * size
+    return f"{multiple // 1024} KiB" if inside and multiple < size else ""
 
 
 def _write(cells: list[Span], left: int, right: int, text: str, chosen: bool) -> None:
@@ -421,6 +442,7 @@ def place_lines(memory: ModuleMemory, place: TensorPlace, layer_text: str) -> li
             ("address  ", "muted"),
             (units.address(address), ""),
             (f" = {address:,} = {place.arena.name.lower()}+{memory.offset(place):#x}", "muted"),
+            ("" if memory.merged else f"  {PROVISIONAL}", "changed"),
         ],
         [
             ("bytes    ", "muted"),
@@ -438,8 +460,14 @@ def place_lines(memory: ModuleMemory, place: TensorPlace, layer_text: str) -> li
             [("read     ", "muted"), (f"by {text}" if text != "end" else "as the module's result", "")]
         )
     if place.arena is Arena.NEURON:
-        first, last = memory.lifetime(place)
-        lines.append([("live     ", "muted"), (f"op {first} to {last}", "")])
+        ends = dict.fromkeys((memory.label(place.first), memory.label(place.last)))
+        lines.append(
+            [
+                ("live     ", "muted"),
+                (f"op {place.first} to {place.last}", ""),
+                (f"  {' to '.join(ends)}", "muted"),
+            ]
+        )
         shared = [
             place_name(other)
             for other in memory.of(Arena.NEURON)

@@ -12,7 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from textual import on
 from textual.app import App
+from textual.notifications import Notify, SeverityLevel
 from textual.widget import Widget
 
 from app.actions import SCREENS, Action, bindings
@@ -51,6 +53,14 @@ def start_fork_server() -> None:
         os.dup2(own, 2)
         os.close(own)
         os.close(nowhere)
+
+
+_OUTDATED: Mapping[SeverityLevel, tuple[SeverityLevel, ...]] = {
+    "information": ("warning", "error"),
+    "warning": ("warning",),
+    "error": (),
+}
+"""Severity of a toast -> those of the earlier ones that it makes obsolete."""
 
 
 class Explorer(App[None]):
@@ -185,6 +195,24 @@ class Explorer(App[None]):
             self.notify("cancelling; what is compiled stays")
         else:
             self.notify("nothing is being compiled")
+
+    # -- toasts -------------------------------------------------------------------------------------------------
+
+    @on(Notify)
+    def outdate_toasts(self, event: Notify) -> None:
+        """A toast replaces the one that says the same and warnings before it; a success replaces errors, too."""
+        new = event.notification
+        for old in list(self._notifications):
+            same = (old.message, old.title) == (new.message, new.title)
+            if same or old.severity in _OUTDATED[new.severity]:
+                self._unnotify(old, refresh=False)
+
+    @on(LineView.Moved)
+    def forget_warnings(self) -> None:
+        """What was wrong with the last key matters no longer."""
+        for old in list(self._notifications):
+            if old.severity == "warning":
+                self._unnotify(old)
 
     # -- screens ------------------------------------------------------------------------------------------------
 

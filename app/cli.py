@@ -398,7 +398,7 @@ def diff(
     if as_json:
         emit(diff_json(module, before, later, found, texts))
     else:
-        heading = f"{module} · {before} → {later}   {found.counts()} ops"
+        heading = f"{module} · {before} → {later}   {found.summary()}"
         lines = (differ.side_by_side if side_by_side else differ.unified)(found, texts[0], texts[1], context)
         view = side_by_side_view(lines) if side_by_side else unified_view(lines)  # type: ignore[arg-type]
         output().print(heading, style="bold", markup=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
@@ -78,14 +78,22 @@ class Diff:
 
     hunks: tuple[Hunk, ...]
 
-    def counts(self) -> DiffCounts:
-        """How many ops (weights and inputs included) differ."""
+    def counts(self, counted: Callable[[OpRecord], bool] = lambda op: True) -> DiffCounts:
+        """How many ops differ, of those that are `counted` (default: all, weights and inputs included)."""
         rows = [row for hunk in self.hunks for row in hunk.rows if not row.equal]
+        moved = [op for hunk in self.hunks if hunk.moved and hunk.kind == "equal" for op in hunk.after]
         return DiffCounts(
-            sum(row.after is not None for row in rows),
-            sum(row.before is not None for row in rows),
-            sum(len(hunk.after) for hunk in self.hunks if hunk.moved and hunk.kind == "equal"),
+            sum(row.after is not None and counted(row.after) for row in rows),
+            sum(row.before is not None and counted(row.before) for row in rows),
+            sum(map(counted, moved)),
         )
+
+    def summary(self) -> str:
+        """The ops that compute and differ, as pass lists count ops, and beside them all others: `+31 −18 ops`."""
+        ops, given = self.counts(is_computation), self.counts(lambda op: not is_computation(op))
+        parts = [f"{ops} ops"] if ops.any else []
+        parts += [f"{given} inputs, weights, return"] if given.any else []
+        return ", ".join(parts) or "no difference"
 
     def before_ops(self) -> tuple[OpRecord, ...]:
         """The ops of the earlier snapshot in program order."""

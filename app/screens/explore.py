@@ -183,8 +183,7 @@ class ExploreScreen(WorkScreen):
     def _counts(self, snapshot: Snapshot, base: Snapshot | None) -> list[str]:
         if base is None:
             return []
-        counts = self._comparison(base, snapshot).difference.counts()
-        return [f"{counts} ops" if counts.any else "no difference"]
+        return [self._comparison(base, snapshot).difference.summary()]
 
     def inspect(self) -> None:
         """The inspector for the focused panel's cursor."""
@@ -259,7 +258,7 @@ class ExploreScreen(WorkScreen):
 
     def action_step(self, step: int) -> None:
         """Next or previous pass in the list."""
-        names = [str(row.key) for row in self.query_one(PassList).rows]
+        names = list(self.query_one(PassList).passes)
         if self.work.pass_name not in names:
             return
         at = names.index(self.work.pass_name) + step

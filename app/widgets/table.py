@@ -133,7 +133,7 @@ class TableView(LineView):
             for index, cell in enumerate(row.cells[: len(widths)]):
                 widths[index] = max(widths[index], width_of(spans(cell)))
         return [
-            min(width, column.cap) if column.cap else width
+            max(column.least, min(width, column.cap) if column.cap else width)
             for width, column in zip(widths, self.columns, strict=True)
         ]
 

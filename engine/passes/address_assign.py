@@ -155,7 +155,8 @@ class AddressAssign(Pass):
     def _note(self, neuron: dict[str, Placement], neuron_size: int) -> str:
         total = sum(p.buffer.nbytes for p in neuron.values())
         reuse = f", reused {total / neuron_size:.1f}x" if total > neuron_size else ""
-        return f"neuron {neuron_size / 1e6:.3g} MB{reuse}"
+        size = f"{neuron_size / 1e3:.3g} kB" if neuron_size < 999.5e3 else f"{neuron_size / 1e6:.3g} MB"
+        return f"neuron {size}{reuse}"
 
 
 def _arena_attributes(arenas: dict[Arena, tuple[int, int]]) -> dict[str, int | str]:

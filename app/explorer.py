@@ -273,9 +273,12 @@ class Explorer(App[None]):
         if self.work is None:
             self.notify("open a model first")
             return
+        from app.screen_data import Subject
         from app.screens.export import ExportScreen, exports
 
-        self.push_screen(ExportScreen(exports(self.work, self.export_screenshot), self.work))
+        screen = self.screen
+        subject = screen.subject() if isinstance(screen, WorkScreen) else Subject("tpuscope")
+        self.push_screen(ExportScreen(exports(self.work, self.export_screenshot, subject), self.work))
 
     def action_jump(self) -> None:
         """Letters over the panels."""

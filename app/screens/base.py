@@ -13,6 +13,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from app.actions import bindings
+from app.screen_data import Subject
 from app.widgets.ask import AskBar
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.lines import LineView
@@ -68,6 +69,10 @@ class WorkScreen(Screen[None]):
     def sync(self) -> None:
         """Show the workspace as it is now."""
         raise NotImplementedError
+
+    def subject(self) -> Subject:
+        """What of the screen the user looks at, for exports."""
+        return Subject(self.NAME)
 
     def progressed(self, changed: bool) -> None:
         """The compilation went on; `changed` when there is something new besides the clock."""

@@ -10,6 +10,7 @@ from textual.events import DescendantFocus
 from textual.widget import Widget
 
 from app.actions import bindings
+from app.screen_data import Subject
 from app.screens.base import WorkScreen
 from app.widgets.documents import (
     GIVEN,
@@ -102,6 +103,10 @@ class ExploreScreen(WorkScreen):
         self.query_one(ModuleTree).sync(self.work, self.ticks)
         self.query_one(PassList).sync(self.work, self.only_changed, self.marked)
         self.show_ir()
+
+    def subject(self) -> Subject:
+        """The modules where the cursor is among them, else the passes of one."""
+        return Subject(self.NAME, "modules" if self._about == "modules" else "")
 
     def progressed(self, changed: bool) -> None:
         """New passes, and the spinner."""

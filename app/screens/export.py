@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from app import units
+from app.screen_data import Subject, draw_memory, screen_data
 from app.widgets.lines import LineView
 from app.widgets.table import Column, Row, TableView
 from app.workspace import Workspace
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Export:
-    """One thing that can be written. write: takes the path; runs in the engine's thread. whole: needs all modules."""
+    """One thing that can be written.
+
+    file: what its file is called behind the model's name. write: takes the path; runs in the engine's thread. whole:
+    needs all modules.
+    """
 
     title: str
     about: str
@@ -34,10 +39,9 @@ class Export:
     whole: bool = True
 
 
-def exports(work: Workspace, picture: Callable[[], str]) -> list[Export]:
-    """What can be written about a workspace. picture: the screen as SVG."""
-    module, name, pass_name = work.layer_name, work.title, work.pass_name
-    compilation = work.compilation
+def exports(work: Workspace, picture: Callable[[], str], subject: Subject) -> list[Export]:
+    """What can be written about a workspace. picture: the screen as SVG. subject: what the user looks at on it."""
+    module, pass_name, compilation = work.layer_name, work.pass_name, work.compilation
 
     def graph(what: str) -> Callable[[Path], None]:
         def write(path: Path) -> None:
@@ -80,8 +84,10 @@ def exports(work: Workspace, picture: Callable[[], str]) -> list[Export]:
 
     svg = picture()
     return [
-        Export("this screen", "as a picture, .svg or .png", f"{name}-screen.svg", screen, whole=False),
+        Export("this screen", "as a picture, .svg .png", f"{subject.screen}.svg", screen, whole=False),
         Export("IR", f"{module} after {pass_name}, MLIR text", f"{module}.{pass_name}.mlir", ir, whole=False),
+        *_tables(work, subject),
+        *_maps(work, subject),
         Export(
             "graph of the module",
             f"{module} after {pass_name}, .svg .png .dot",
@@ -90,25 +96,51 @@ def exports(work: Workspace, picture: Callable[[], str]) -> list[Export]:
             whole=False,
         ),
         Export(
-            "graph of the pipeline",
-            "checkpoint to file, .svg .png .dot",
-            f"{name}-pipeline.svg",
-            graph("pipeline"),
+            "graph of the pipeline", "checkpoint to file, .svg .png .dot", "pipeline.svg", graph("pipeline")
         ),
         Export(
-            "graph of the runtime",
-            "the generation loop, .svg .png .dot",
-            f"{name}-runtime.svg",
-            graph("runtime"),
+            "graph of the runtime", "the generation loop, .svg .png .dot", "runtime.svg", graph("runtime")
         ),
-        Export("graph of the KV cache", "regions and slots, .svg .png .dot", f"{name}-kv.svg", graph("kv")),
-        Export("trace of one token", "Perfetto, for ui.perfetto.dev", f"{name}.pftrace", trace(None)),
+        Export("graph of the KV cache", "regions and slots, .svg .png .dot", "kv.svg", graph("kv")),
+        Export("trace of one token", "Perfetto, for ui.perfetto.dev", "pftrace", trace(None)),
         Export(
             "trace of the module", f"{work.module}, Perfetto", f"{work.module}.pftrace", trace(work.module)
         ),
-        Export("report", "one self-contained HTML file", f"{name}.html", report),
-        Export("compiled file", "program, weights and snapshots", f"{name}.tpuscope", _save(work)),
+        Export("report", "one self-contained HTML file", "html", report),
+        Export("compiled file", "program, weights and snapshots", "tpuscope", _save(work)),
     ]
+
+
+def _tables(work: Workspace, subject: Subject) -> Iterator[Export]:
+    """The data of the screen, where it has any."""
+    data = screen_data(work, subject)
+    if data is not None:
+        yield Export("table", f"{data.about}, .csv .json", f"{data.file}.csv", data.write, data.whole)
+
+
+def _maps(work: Workspace, subject: Subject) -> Iterator[Export]:
+    """Maps of local memory and of DDR, where the module has come so far."""
+    module, whole = work.layer_name, work.layer_name != work.module
+    if work.snapshot("address-assign") is None:
+        return
+    grouped = work.snapshot("layer-group")
+    if grouped is not None and grouped.report is not None and grouped.report.groups:
+        group, core = subject.group, subject.core
+        where = f"group {group}" + (f", core {core}" if work.compilation.options.cores > 1 else "")
+        yield Export(
+            "map of local memory",
+            f"{module}, {where}, .svg .png",
+            f"{module}.group{group}.svg",
+            lambda path: draw_memory(work, path, group, core),
+            whole,
+        )
+    yield Export(
+        "map of DDR",
+        f"{module}, lifetimes, .svg .png",
+        f"{module}.ddr.svg",
+        lambda path: draw_memory(work, path, None),
+        whole,
+    )
 
 
 def _save(work: Workspace) -> Callable[[Path], None]:
@@ -128,7 +160,7 @@ class ExportScreen(ModalScreen[None]):
     DEFAULT_CSS = """
     ExportScreen {
         align: center middle;
-        & #box { width: 84; max-width: 96%; height: 18; max-height: 96%; border: round $primary; background: $surface; }
+        & #box { width: 84; max-width: 96%; height: 22; max-height: 96%; border: round $primary; background: $surface; }
         & TableView { border: none; background: $surface; height: 1fr; }
         & TableView:focus { border: none; }
         & Input { height: 1; border: none; background: $panel; padding: 0 1; }
@@ -175,7 +207,7 @@ class ExportScreen(ModalScreen[None]):
     @on(LineView.Moved, "#exports")
     def name_file(self) -> None:
         """A name that fits."""
-        self.query_one(Input).value = self.choice.file.replace("/", "-")
+        self.query_one(Input).value = f"{self.work.title}.{self.choice.file}".replace("/", "-")
 
     @on(LineView.Chosen, "#exports")
     def choose(self) -> None:

@@ -11,6 +11,7 @@ from textual.containers import Vertical
 from textual.widget import Widget
 
 from app.actions import bindings
+from app.screen_data import Subject
 from app.screens.base import WorkScreen
 from app.widgets.group_panel import LocalMemoryPane
 from app.widgets.inspector import Inspector
@@ -212,6 +213,13 @@ class MemoryScreen(WorkScreen):
     def op_in_ir(self, message: LocalMemoryPane.OpAsked) -> None:
         """Show a buffer's op in the IR, before it was grouped."""
         self.show_op_in_ir(self.work.module, BEFORE_GROUPS, message.op)
+
+    def subject(self) -> Subject:
+        """DDR of the module or of the program, or a layer group."""
+        pane = self.query_one(LocalMemoryPane)
+        if self.has_class("-local"):
+            return Subject(self.NAME, "local", pane.number, pane.core)
+        return Subject(self.NAME, "program" if self.has_class("-program") else "")
 
     def action_time_axis(self) -> None:
         """Map or table."""

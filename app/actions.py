@@ -185,13 +185,13 @@ ACTIONS: tuple[Action, ...] = (
         "lmem", "slice(1)", ("greater_than_sign",), "slice", "Next step of the pipeline over slices", "< >"
     ),
     Action("lmem", "slice(-1)", ("less_than_sign",), "", "Previous step of the pipeline over slices"),
-    Action("lmem", "core(1)", ("C",), "core", "Next core: its slices of the group"),
     Action("lmem", "zoom(1)", ("plus", "equals_sign"), "scale", "Closer: banks in use, then one bank", "+ -"),
     Action("lmem", "zoom(-1)", ("minus",), "", "Further away: the whole local memory to scale"),
     Action(
         "lmem", "why", ("x",), "why?", "Why this group is as it is: what was tried and what it would cost"
     ),
     Action("lmem", "group_list", ("L",), "groups", "The module's groups"),
+    Action("lmem", "core(1)", ("C",), "core", "Next core: its slices of the group"),
     Action("lmem", "op_in_ir", ("o",), "op in IR", "Show the op of the buffer in the IR"),
     # simulate
     Action("simulate", "stage(1)", ("right_square_bracket",), "stage", "Next stage", "[ ]"),

@@ -168,9 +168,11 @@ class MemoryScreen(WorkScreen):
         self.show_details()
 
     def leave(self) -> None:
-        """Esc goes from the whole program back to the module, then to the explorer."""
+        """Esc goes from the whole program or local memory back to the module's DDR, then to the explorer."""
         if self.has_class("-program"):
             self.action_program()
+        elif self.has_class("-local"):
+            self.action_local_memory()
         else:
             super().leave()
 

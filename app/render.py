@@ -286,7 +286,7 @@ _CHECKS = {
     "addresses": "DDR tensors are aligned, in their arenas and do not overlap",
     "kv": "K and V of a layer lie where every module expects them",
     "groups": "buffers of layer groups do not overlap, fit, and slices cover their tensors",
-    "program": "instructions stay inside arenas and local memory",
+    "program": "instructions stay inside memory, write over nothing in use, and are those of their group",
     "merge": "arenas of the whole program do not overlap",
 }
 """What each kind of check makes sure of."""
@@ -473,7 +473,7 @@ _CHIP_FIELDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "lmem_bytes": ("local memory a lane", lambda value: f"{value // 1024} KiB"),
     "banks": ("banks", units.count),
     "clock_hz": ("clock", lambda value: f"{value / 1e9:g} GHz"),
-    "ddr_bandwidth": ("DDR bandwidth", lambda value: f"{value / 1e9:g} GB/s"),
+    "ddr_bandwidth": ("DDR bandwidth of a core", lambda value: f"{value / 1e9:g} GB/s"),
     "ddr_base": ("DDR base", units.address),
     "alignment": ("alignment", lambda value: f"{value:,} B"),
     "macs_per_cycle": (

@@ -62,7 +62,8 @@ class Lanes:
     """One run of a module in one layer; entry i of every column is one instruction, in issue order.
 
     name: as the layer calls the module; spec_name: as it was compiled. records: the module's ops, to which `op` points.
-    spans: ops over time, one behind the other from 0 to `cycles` (those of the slowest core). bounds: by record index.
+    spans: ops over time, one behind the other from 0 to `cycles`; on several cores those of the slowest, where
+    `engine.sim.timing` divides the time among the cores. bounds: by record index.
 
     start, length: cycles. number: id in its queue. nbytes: moved through DDR. needs: index of the instruction of the
     core's other engine that has to end before, NOBODY for none. idle: cycles that its engine stands still before it;

@@ -82,6 +82,11 @@ class CompileOptions:
         return chip(self.chip_name)
 
     @property
+    def ddr_bandwidth(self) -> float:
+        """Bytes/s that the program's cores move at the most, each as if it were alone."""
+        return self.chip.ddr_bandwidth * self.cores
+
+    @property
     def mode(self) -> QuantizeMode:
         """The quantisation mode taken apart."""
         return QuantizeMode.of(self.quantize)

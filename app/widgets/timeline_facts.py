@@ -204,8 +204,8 @@ class TimelineFacts:
 
     @property
     def peak(self) -> float:
-        """DDR bytes per cycle at the most."""
-        return self.lanes.chip.ddr_bandwidth / self.lanes.chip.clock_hz
+        """DDR bytes per cycle of all cores at the most."""
+        return self.lanes.cores * self.lanes.chip.ddr_bandwidth / self.lanes.chip.clock_hz
 
     # -- moving -----------------------------------------------------------------------------------------------------
 

@@ -51,7 +51,8 @@ class CompiledProgram(Protocol):
 class OpCost:
     """One op of a module in one layer. index: of its record. cycles: what it adds to the module's time.
 
-    group: number of the layer group that it is in, from 0; None outside of groups.
+    group: number of the layer group that it is in, from 0; None outside of groups. under: index of the op in whose time
+    it runs when it adds nothing.
     """
 
     index: int
@@ -62,11 +63,15 @@ class OpCost:
     ddr_write_bytes: int
     bound: Bound
     group: int | None = None
+    under: int | None = None
 
 
 @dataclass(frozen=True)
 class ModuleCost:
-    """One run of a module in one of its `layers`. history: rows that a prefill_kv module reads, None for all."""
+    """One run of a module in one of its `layers`. history: rows that a prefill_kv module reads, None for all.
+
+    tiu_busy_cycles, gdma_busy_cycles: summed over cores.
+    """
 
     name: str
     stage: Stage
@@ -92,7 +97,11 @@ class PrefillCost:
 @dataclass(frozen=True)
 class DecodeCost:
     """Mean over decoded tokens. breakdown: bytes per token by CATEGORIES. utilisation: fractions of the peak bandwidth,
-    counting the file's size once per token (paper) or the bytes that are moved (traffic)."""
+    counting the file's size once per token (paper) or the bytes that are moved (traffic).
+
+    steps: tokens by the number of the decode variant that they ran in. moved_rows_bytes, moved_rows_cycles: of a token,
+    the part with which the runtime moves the new K and V rows behind the history; no module's.
+    """
 
     tokens: int
     tokens_per_s: float
@@ -100,6 +109,9 @@ class DecodeCost:
     breakdown: Mapping[str, float]
     utilisation_paper: float
     utilisation_traffic: float
+    steps: Mapping[int, int]
+    moved_rows_bytes: float
+    moved_rows_cycles: float
 
 
 @dataclass(frozen=True)
@@ -124,7 +136,7 @@ class Simulation:
         return next((m for m in self.modules if m.name == name), None) or _no_module(name)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values: bytes, cycles, seconds."""
+        """Plain values: bytes, cycles (of engines: summed over cores), seconds."""
         decode = self.decode
         return {
             "chip": self.chip,
@@ -289,6 +301,7 @@ class Simulator:
                     op.ddr_write_bytes,
                     op.bound,
                     None if (parent := records[op.op].parent) is None else groups[parent],
+                    op.under,
                 )
                 for op in timing.ops
             ),
@@ -305,7 +318,9 @@ class Simulator:
         """Speed of decoding the token behind `filled` rows of history (0 to S - 1)."""
         if not 0 <= filled < self.options.seq_length:
             raise UserError(f"{filled} rows of history do not fit --seq-length {self.options.seq_length}")
-        return 1 / self._seconds(self._step(filled))
+        variant = self._variant(filled)
+        cost = self._decoded(variant.variant) + self._moved_rows(variant.cache, filled, 1)
+        return 1 / self._seconds(cost)
 
     # -- stages ----------------------------------------------------------------------------------------------------
 
@@ -324,25 +339,37 @@ class Simulator:
                 cost += self._moved_rows(self.options.seq_length, history, rows)
         return cost + self._lm_head if segments else cost
 
-    def _step(self, filled: int) -> _Cost:
-        """Decoding one token behind `filled` rows."""
-        variant = min((s for s in self._decode_blocks if s.cache >= filled), key=lambda s: s.cache)
-        return self._decoded(variant.variant) + self._moved_rows(variant.cache, filled, 1)
+    def _moves(self, filled: Iterable[int]) -> Counter[_Cost]:
+        """What the runtime's copies of one token's rows cost behind each number of rows."""
+        return Counter(self._moved_rows(self._variant(rows).cache, rows, 1) for rows in filled)
+
+    def _variant(self, filled: int) -> ModuleSpec:
+        """The decode block of layer 0 that runs behind `filled` rows."""
+        return min((s for s in self._decode_blocks if s.cache >= filled), key=lambda s: s.cache)
 
     def _decoded(self, variant: int) -> _Cost:
         embedded = self._run(self._head(Kind.EMBEDDING, Stage.DECODE))
         return embedded + self._blocks(Stage.DECODE, variant) + self._lm_head
 
     def _decode_cost(self, filled: Sequence[int]) -> DecodeCost:
-        steps = Counter(self._step(rows) for rows in filled)
-        total = sum((step * times for step, times in steps.items()), _Cost())
+        steps = Counter(self._variant(rows).variant for rows in filled)
+        moves = sum((move * times for move, times in self._moves(filled).items()), _Cost())
+        total = sum((self._decoded(variant) * times for variant, times in steps.items()), moves)
         count = len(filled)
         moved = {name: total.moved[name] / count for name in CATEGORIES}
         per_token = sum(moved.values())
         speed = count / self._seconds(total)
-        peak = self.chip.ddr_bandwidth
+        peak = self.options.ddr_bandwidth
         return DecodeCost(
-            count, speed, per_token, moved, speed * self.file_bytes / peak, speed * per_token / peak
+            count,
+            speed,
+            per_token,
+            moved,
+            speed * self.file_bytes / peak,
+            speed * per_token / peak,
+            steps,
+            moves.moved.total() / count,
+            moves.cycles / count,
         )
 
     @cached_property

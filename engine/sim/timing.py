@@ -5,7 +5,10 @@ The costs of single instructions come from `engine.tpu.cost`, when they run from
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import Literal
 
 import numpy as np
@@ -16,6 +19,9 @@ from engine.tpu.isa import Direction, Engine, moved_bytes, runs_with_history
 from engine.tpu.schedule import Schedule, schedule
 
 Bound = Literal["memory", "compute"]
+
+NOBODY = -1
+"""In columns of op numbers: none."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +56,14 @@ class Work:
 @dataclass(frozen=True)
 class OpTiming(Work):
     """One op. op: its index in the module. cycles: what it adds to the module's time, so ops sum to the total, and the
-    ops of a layer group to the group's span."""
+    ops of a layer group to the group's span; several cores share the time in which they run side by side.
+
+    under: the op in whose time it runs when it adds nothing, else None.
+    """
 
     op: int
     cycles: int
+    under: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,14 +95,15 @@ def time_module(program: np.ndarray, chip: Chip, history_length: int | None = No
     numbers, op = np.unique(program["op"], return_inverse=True)
     sums = np.zeros((len(numbers), columns.shape[1]), np.int64)
     np.add.at(sums, op, columns)
+    shares, under = _shares(program["core"], op, plan)
     ops = [
-        OpTiming(tiu, gdma, loaded, stored, copied, number, cost)
-        for number, (tiu, gdma, loaded, stored, copied), cost in zip(
-            numbers.tolist(), sums.tolist(), _shares(program["core"], op, plan).tolist(), strict=True
+        OpTiming(*work, number, cost, None if other == NOBODY else int(numbers[other]))
+        for number, work, cost, other in zip(
+            numbers.tolist(), sums.tolist(), shares.tolist(), under.tolist(), strict=True
         )
     ]
-    tiu, gdma, loaded, stored, copied = columns.sum(axis=0, dtype=np.int64).tolist()
-    return ModuleTiming(tiu, gdma, loaded, stored, copied, plan.total_cycles, ops, instructions, cycles, plan)
+    work = columns.sum(axis=0, dtype=np.int64).tolist()
+    return ModuleTiming(*work, plan.total_cycles, ops, instructions, cycles, plan)
 
 
 def _work_columns(program: np.ndarray, cycles: np.ndarray) -> np.ndarray:
@@ -110,7 +121,12 @@ def critical_path(core: np.ndarray, plan: Schedule) -> np.ndarray:
     """
     if not len(core):
         return np.zeros(0, np.int64)
-    running = np.flatnonzero((plan.end >= plan.start) & (core == core[np.argmax(plan.end)]))
+    return _core_path(core, plan, int(core[np.argmax(plan.end)]))
+
+
+def _core_path(core: np.ndarray, plan: Schedule, one: int) -> np.ndarray:
+    """As `critical_path`, for the work of one core."""
+    running = np.flatnonzero((plan.end >= plan.start) & (core == one))
     ends_in = dict(zip(plan.end[running].tolist(), running.tolist(), strict=True))
     starts, found = plan.start.tolist(), []
     cycle = max(ends_in, default=-1)
@@ -120,13 +136,50 @@ def critical_path(core: np.ndarray, plan: Schedule) -> np.ndarray:
     return np.array(found[::-1], np.int64)
 
 
-def _shares(core: np.ndarray, op: np.ndarray, plan: Schedule) -> np.ndarray:
-    """Cycles that each op adds, by number in `op`: on the slowest core the time that nothing else explains.
+def _shares(core: np.ndarray, op: np.ndarray, plan: Schedule) -> tuple[np.ndarray, np.ndarray]:
+    """Cycles that each op adds, by number in `op`, and for those that add none the op that hides them.
 
-    Backwards from the end of the program: whatever ends in a cycle is charged with its own cycles, then what ended
-    before it started. Between two waits for all, as in a layer group, that is the busier engine.
+    Backwards from the end of a core's work: whatever ends in a cycle is charged with its own cycles, then what ended
+    before it started. Between two waits for all, as in a layer group, that is the busier engine. In a cycle in which
+    several cores run, what each of them is charged with gets an equal part; a core that has ended gets none.
     """
-    shares = np.zeros(int(op.max(initial=-1)) + 1, np.int64)
-    path = critical_path(core, plan)
-    np.add.at(shares, op[path], plan.end[path] + 1 - plan.start[path])
-    return shares
+    numbers = int(op.max(initial=-1)) + 1
+    paths = [path for one in np.unique(core).tolist() if len(path := _core_path(core, plan, one))]
+    edges = np.unique(np.concatenate([np.zeros(0, np.int64), *(plan.start[path] for path in paths)]))
+    width = np.diff(edges, append=plan.total_cycles)
+    busy = [edges <= plan.end[path[-1]] for path in paths]
+    whole = lcm(*range(1, len(paths) + 1))
+    part = width * whole // np.maximum(1, np.sum(busy, axis=0))
+    shares, under = np.zeros(numbers, np.int64), np.full(numbers, NOBODY, np.int64)
+    for path, runs in zip(paths, busy, strict=True):
+        np.add.at(shares, op[_running(path, plan, edges[runs])], part[runs])
+    for number in np.flatnonzero(shares == 0).tolist():
+        under[number] = _hides(np.flatnonzero(op == number), core, op, plan, paths)
+    return _rounded(shares, whole), under
+
+
+def _running(path: np.ndarray, plan: Schedule, cycle: np.ndarray) -> np.ndarray:
+    """The instructions of a path that run in some cycles."""
+    return np.asarray(path[np.searchsorted(plan.start[path], cycle, side="right") - 1])
+
+
+def _hides(
+    mine: np.ndarray, core: np.ndarray, op: np.ndarray, plan: Schedule, paths: Sequence[np.ndarray]
+) -> int:
+    """The op that its core is charged with for most of the time of some instructions; NOBODY if they take none."""
+    time: Counter[int] = Counter()
+    for path in paths:
+        own = mine[(core[mine] == core[path[0]]) & (plan.end[mine] >= plan.start[mine])]
+        beside = op[_running(path, plan, (plan.start[own] + plan.end[own]) // 2)]
+        for other, cycles in zip(
+            beside.tolist(), (plan.end[own] + 1 - plan.start[own]).tolist(), strict=True
+        ):
+            time[other] += cycles
+    return max(time, key=lambda other: time[other], default=NOBODY)
+
+
+def _rounded(shares: np.ndarray, whole: int) -> np.ndarray:
+    """Shares in parts of a cycle as cycles with the same sum: the largest remainders are rounded up."""
+    cycles, rest = np.divmod(shares, whole)
+    cycles[np.argsort(-rest, kind="stable")[: int(rest.sum()) // whole]] += 1
+    return np.asarray(cycles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ from tiny import write_json
 from engine.compiler import Compilation
 from engine.errors import UserError
 from engine.sim.throughput import CATEGORIES, Simulator, simulate, tokens_per_second_curve
-from engine.stages import ModuleSpec
+from engine.stages import Kind, ModuleSpec, Stage
 from engine.tpu.isa import DTYPES
 
 S, L, LAYERS = 64, 16, 3
@@ -229,6 +230,36 @@ def test_decode_speed_is_the_mean_over_the_variants_that_run() -> None:
     assert other < one <= exact
     assert both.tokens == 5
     assert both.tokens_per_s == pytest.approx(5 / (2 / one + 1 / exact + 2 / other))
+
+
+def test_decoded_tokens_say_where_they_ran_and_what_the_runtime_moved() -> None:
+    # GIVEN tokens behind few rows: all run in the smallest variant
+    decode = simulate(program(), prompt_length=4, generate=3).decode
+    smallest = max(s.variant for s in program().specs if s.stage is Stage.DECODE)
+    assert decode.steps == {smallest: 3}
+    # WHEN what the modules of one token move is taken away THEN the rows that the runtime moves are left
+    run = [
+        s
+        for s in program().specs
+        if s.kind is Kind.LM_HEAD
+        or (s.stage is Stage.DECODE and (s.kind is Kind.EMBEDDING or s.variant == smallest))
+    ]
+    found = simulate(program())
+    inside = sum(
+        (cost.ddr_read_bytes + cost.ddr_write_bytes) * max(1, len(s.layers))
+        for s in run
+        for cost in [found.module(s.name)]
+    )
+    assert decode.moved_rows_bytes == decode.ddr_bytes_per_token - inside > 0
+    cycles = sum(found.module(s.name).cycles * max(1, len(s.layers)) for s in run)
+    assert cycles + decode.moved_rows_cycles == pytest.approx(
+        program().options.chip.clock_hz / decode.tokens_per_s
+    )
+
+
+def test_several_cores_have_several_times_the_peak() -> None:
+    one, two = (replace(program().options, chip_name="bm1688", cores=cores) for cores in (1, 2))
+    assert two.ddr_bandwidth == 2 * one.ddr_bandwidth == 2 * one.chip.ddr_bandwidth
 
 
 def test_without_a_prompt_the_compiled_lengths_count() -> None:

@@ -104,8 +104,9 @@ def test_an_op_that_ends_inside_another_adds_nothing() -> None:
     stream.append(Opcode.TENSOR, local, (memory,), op=1, wait=0, direction=Direction.LOAD)
     stream.append(Opcode.COPY, local, (Constant(0.0),), op=0, wait=0)
     timing = time_module(stream.program(), BM1684X)
-    # THEN all the time is op 1's: without the fill it would be the same
+    # THEN all the time is op 1's: without the fill it would be the same, and the fill says what hides it
     assert [op.cycles for op in timing.ops] == [0, timing.total_cycles]
+    assert [op.under for op in timing.ops] == [1, None]
 
 
 def test_history_beyond_the_length_takes_no_time() -> None:
@@ -134,6 +135,32 @@ def test_cores_run_apart() -> None:
     stream.append(Opcode.COPY, local, (Constant(0.0),), op=0, wait=1, core=1)
     program = stream.program()
     assert schedule(program, np.array([10, 3])).total_cycles == 10
+
+
+def test_cores_side_by_side_share_the_time() -> None:
+    # GIVEN two loads of one size, one on each core, then one on the first core alone
+    stream, (local, memory) = Stream(), lines(64)
+    for op, core in ((3, 0), (4, 1), (7, 0)):
+        stream.append(Opcode.TENSOR, local, (memory,), op=op, wait=0, direction=Direction.LOAD, core=core)
+    timing = time_module(stream.program(), BM1684X)
+    # THEN the first two halve the time in which both run, the third has its own, and nothing is lost
+    load = int(timing.instruction_cycles[0])
+    assert timing.total_cycles == 2 * load
+    cycles = [op.cycles for op in timing.ops]
+    assert sum(cycles) == timing.total_cycles
+    assert cycles[2] == load
+    assert abs(cycles[0] - cycles[1]) <= 1
+    assert [op.under for op in timing.ops] == [None, None, None]
+
+
+def test_an_op_is_hidden_by_what_its_own_core_waits_for() -> None:
+    # GIVEN a long load on each core, and op 9's fill beside the second core's
+    stream, (local, memory) = Stream(), lines(64)
+    for core in range(2):
+        stream.append(Opcode.TENSOR, local, (memory,), op=core, wait=0, direction=Direction.LOAD, core=core)
+    stream.append(Opcode.COPY, local, (Constant(0.0),), op=9, wait=0, core=1)
+    ops = {op.op: op for op in time_module(stream.program(), BM1684X).ops}
+    assert (ops[9].cycles, ops[9].under) == (0, 1)
 
 
 def test_a_wait_for_a_later_command_is_refused() -> None:

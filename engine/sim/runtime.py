@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -82,6 +82,21 @@ class Segment:
     module: str
     history: int
     rows: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the way to a token is. module: the first layer's name, or lm_head. done: layers ready, or run, of all."""
+
+    doing: Literal["weights", "blocks"]
+    """Making the modules and their weights ready, or running them."""
+    module: str
+    done: int
+    layers: int
+
+
+Watch = Callable[[Progress], None]
+"""Told after each layer and before lm_head, in the thread that generates; what it raises ends the generation."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +192,7 @@ class Runtime:
         self._heads: dict[str, ModuleExecutor] = {}
         self._filled = 0
         self._current = object()
+        self._watch: Watch = _nobody
 
     # -- what people call ------------------------------------------------------------------------------------------
 
@@ -188,18 +204,20 @@ class Runtime:
         sampling: Sampling | None = None,
         stop: Collection[int] | None = None,
         logits: bool = False,
+        watch: Watch | None = None,
     ) -> Iterator[GeneratedToken]:
         """Tokens as they come: until one of `stop` (default: the model's end of sequence; it is yielded), until
         `max_new_tokens`, or until the history is full. A later `generate` takes over the KV regions and ends this one.
 
-        sampling None: greedy. Raises UserError at once for a prompt that the program cannot take.
+        sampling None: greedy. watch: is told of each layer on the way to a token. Raises UserError at once for a prompt
+        that the program cannot take.
         """
         self._check_prompt(prompt)
         if max_new_tokens < 1:
             raise UserError(f"max_new_tokens is {max_new_tokens}, accepted: 1 or more")
         sampler = self._sampler(sampling)
         ends = set(self.program.config.eos_token_ids if stop is None else stop)
-        return self._tokens(list(prompt), max_new_tokens, sampler, ends, logits)
+        return self._tokens(list(prompt), max_new_tokens, sampler, ends, logits, watch or _nobody)
 
     def prefill(self, prompt: Sequence[int]) -> tuple[np.ndarray, tuple[Segment, ...]]:
         """Fill the KV regions from a prompt: (hidden state of its last token [1, H], the segments that ran)."""
@@ -254,14 +272,16 @@ class Runtime:
     # -- generation ------------------------------------------------------------------------------------------------
 
     def _tokens(
-        self, prompt: list[int], count: int, sampler: _Sampler, stop: set[int], logits: bool
+        self, prompt: list[int], count: int, sampler: _Sampler, stop: set[int], logits: bool, watch: Watch
     ) -> Iterator[GeneratedToken]:
         self._current = current = object()
+        self._watch = watch
         tokens = list(prompt)
         start, copied = time.perf_counter(), self.kv.copied_bytes
         hidden, segments = self.prefill(prompt)
         module = segments[-1].module
         for number in range(count):
+            watch(Progress("blocks", self._one(Kind.LM_HEAD, Stage.BOTH).name, 0, 1))
             found = self.head(hidden)
             token = sampler(found, tokens)
             now = time.perf_counter()
@@ -363,11 +383,13 @@ class Runtime:
         self, first: ModuleSpec, states: np.ndarray, extra: Mapping[str, np.ndarray], rows: int
     ) -> np.ndarray:
         """All layers over new rows, of which `rows` are kept in the KV regions; the last layer's output states."""
-        for number, layer in enumerate(self._stack(first)):
+        stack = self._stack(first)
+        for number, layer in enumerate(stack):
             with np.errstate(over="ignore", invalid="ignore"):
                 states = layer.executor.run({"input_states": states, **extra}, layer.regions)["output_states"]
             self._require_finite(states[:, :rows], f"layer {number}")
             self.kv.move(layer.regions, layer.slot, self._filled, rows)
+            self._watch(Progress("blocks", first.name, number + 1, len(stack)))
         self._filled += rows
         return states
 
@@ -375,7 +397,11 @@ class Runtime:
         if first.name not in self._stacks:
             alike = [s for s in self.program.specs if (s.stage, s.variant) == (first.stage, first.variant)]
             by_layer = {layer: spec for spec in alike for layer in spec.layers}
-            self._stacks[first.name] = [self._layer(by_layer[i], i) for i in sorted(by_layer)]
+            stack = []
+            for layer in sorted(by_layer):
+                stack.append(self._layer(by_layer[layer], layer))
+                self._watch(Progress("weights", first.name, len(stack), len(by_layer)))
+            self._stacks[first.name] = stack
         return self._stacks[first.name]
 
     def _layer(self, spec: ModuleSpec, layer: int) -> _Layer:
@@ -412,6 +438,10 @@ class Runtime:
 
     def _one(self, kind: Kind, stage: Stage) -> ModuleSpec:
         return next(s for s in self.program.specs if s.kind is kind and s.stage is stage)
+
+
+def _nobody(progress: Progress) -> None:
+    """Nobody watches."""
 
 
 def _require_memory(config: ModelConfig) -> None:

@@ -28,7 +28,7 @@ from tiny import write_tiny
 from engine.compiler import open_model
 from engine.errors import UserError
 from engine.sim.interpreter import Interpreter, PreparedWeights, Regions
-from engine.sim.runtime import GeneratedToken, ModuleExecutor, Runtime, Sampling
+from engine.sim.runtime import GeneratedToken, ModuleExecutor, Progress, Runtime, Sampling
 from engine.snapshot import Snapshot
 from engine.stages import ModuleSpec
 from engine.top.checkpoint.tensors import EMBEDDING, LM_HEAD
@@ -248,6 +248,38 @@ def test_generation_runs_only_as_far_as_it_is_asked(runtime: Runtime) -> None:
     next(stream)
     # THEN nothing but the prompt has been computed
     assert runtime.filled == 9
+
+
+def test_the_way_to_each_token_can_be_watched(folders: Callable[[str], Path]) -> None:
+    # GIVEN a program that has not run yet
+    runtime = case_runtime(folders("llama"))
+    layers = runtime.program.config.layers
+    seen: list[Progress] = []
+    # WHEN it generates THEN each layer is told of, first as it is made ready and then as it runs
+    tokens = runtime.generate(TOKENS[:SHORT_PROMPT], 2, stop=(), watch=seen.append)
+    next(tokens)
+    every = range(1, layers + 1)
+    ready = [Progress("weights", "block_0", layer, layers) for layer in every]
+    assert seen == [
+        *ready,
+        *(Progress("blocks", "block_0", layer, layers) for layer in every),
+        Progress("blocks", "lm_head", 0, 1),
+    ]
+    # AND a layer that is ready is not made ready again
+    seen.clear()
+    list(runtime.generate(TOKENS[:SHORT_PROMPT], 1, stop=(), watch=seen.append))
+    assert not [turn for turn in seen if turn.doing == "weights"]
+
+
+def test_a_watcher_can_end_a_generation(runtime: Runtime) -> None:
+    def refuse(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    expected = [token.token for token in runtime.generate(TOKENS[:SHORT_PROMPT], 2, stop=())]
+    with pytest.raises(KeyboardInterrupt):
+        next(runtime.generate(TOKENS[:SHORT_PROMPT], 2, stop=(), watch=refuse))
+    # THEN the next one is as if it had not been, and nobody watches it
+    assert [token.token for token in runtime.generate(TOKENS[:SHORT_PROMPT], 2, stop=())] == expected
 
 
 def test_a_later_generation_ends_the_one_before(runtime: Runtime) -> None:

@@ -95,6 +95,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("app", "export", ("e",), "export", "Write IR, tables, graphs, traces or this screen to a file"),
     Action("app", "jump", ("J", "ctrl+o"), "", "Jump to a panel by its letter"),
     Action("app", "cancel", ("ctrl+x",), "", "Cancel the compilation that is running"),
+    Action("app", "compile", ("R",), "", "Go on with a compilation that was cancelled: what is missing"),
     Action("app", "next_theme", ("ctrl+t",), "", "Next theme: dark, light, ANSI"),
     Action("app", "screenshot_svg", ("ctrl+s",), "", "Save this screen as an SVG picture"),
     Action("app", "quit", ("q",), "quit", "Quit"),

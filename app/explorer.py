@@ -20,6 +20,7 @@ from textual.widget import Widget
 from app.actions import SCREENS, Action, bindings
 from app.jobs import Jobs
 from app.palette import Actions
+from app.printable import printable
 from app.screens.base import WorkScreen
 from app.screens.explore import ExploreScreen
 from app.theme import THEMES
@@ -152,6 +153,9 @@ class Explorer(App[None]):
         work = self.work
         if work is None or work.session is None or not (work.running or work.session.running):
             return
+        if not self.is_running:
+            # the screens are being put away
+            return
         events = work.session.drain()
         for event in events:
             self._take(work, event)
@@ -182,7 +186,7 @@ class Explorer(App[None]):
 
         def done(timing: Any) -> None:
             work.timings[module] = timing
-            if work is self.work and isinstance(self.screen, WorkScreen):
+            if work is self.work and self.is_running and isinstance(self.screen, WorkScreen):
                 self.screen.progressed(True)
 
         self.jobs.submit(lambda: work.simulator.timing(spec), done, lambda error: None)
@@ -192,11 +196,36 @@ class Explorer(App[None]):
         session = self.work.session if self.work else None
         if session is not None and session.running:
             session.cancel()
-            self.notify("cancelling; what is compiled stays")
+            self.notify("cancelling; what is compiled stays, R compiles the rest")
         else:
             self.notify("nothing is being compiled")
 
+    def action_compile(self) -> None:
+        """Compile what a cancelled or ended compilation has left."""
+        work, session = self.work, self.work.session if self.work else None
+        if work is None or session is None:
+            self.notify("open a model first")
+        elif session.running:
+            self.notify("still cancelling; try again soon" if session.cancelling else "it is being compiled")
+        elif not work.compile_missing():
+            self.notify("nothing is left to compile")
+        elif isinstance(self.screen, WorkScreen):
+            self.screen.progressed(True)
+
     # -- toasts -------------------------------------------------------------------------------------------------
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Tell the user something. It is shown as it is, never read as markup: it may name files and tensors."""
+        shown = printable(message, keep="\n")
+        super().notify(shown, title=printable(title), severity=severity, timeout=timeout, markup=False)
 
     @on(Notify)
     def outdate_toasts(self, event: Notify) -> None:
@@ -355,9 +384,5 @@ def run(session: Session | None = None) -> None:
     """Open the explorer on a session; without one it asks for a model."""
     from app.settings import Settings
 
-    settings = Settings.load()
-    if session is not None:
-        settings = settings.opened(session.source)
-        settings.save()
     workspace = Workspace.of(session) if session is not None else None
-    Explorer(workspace, theme=settings.theme, remember=True).run()
+    Explorer(workspace, theme=Settings.load().theme, remember=True).run()

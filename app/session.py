@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from engine.deploy import CompiledFile, FileSummary
     from engine.sim.interpreter import WeightLoader
     from engine.sim.machine_runtime import MachineExecutors
-    from engine.sim.runtime import GeneratedToken, Runtime, Sampling
+    from engine.sim.runtime import GeneratedToken, Runtime, Sampling, Watch
     from engine.sim.throughput import Simulation, Simulator
     from engine.sim.tokenizer import TextTokenizer, TokenStream
     from engine.tpu.weights import WeightReference
@@ -80,6 +80,9 @@ class Session:
         self.compilation = compilation
         self.model = model
         self.file = file
+        self.given: dict[str, Any] = {}
+        """The options that were given, as keywords of `engine.options.resolve`: opening with them again gives the same
+        program."""
         self.seconds = 0.0
         """Wall time of compiling, so far."""
         self._finished = {spec.name for spec in compilation.specs} if file else set[str]()
@@ -98,11 +101,14 @@ class Session:
         source = Path(path).expanduser()
         given = {name: value for name, value in (options or {}).items() if value is not None}
         if is_compiled(source):
-            return cls._open_compiled(source, given)
-        model = open_model(source)
-        resolved = model.resolve(**given)
-        compilation = Compilation(model.config, resolved, plan(model.shape, resolved))
-        return cls(source, model.config.name, compilation, model, None)
+            session = cls._open_compiled(source, given)
+        else:
+            model = open_model(source)
+            resolved = model.resolve(**given)
+            compilation = Compilation(model.config, resolved, plan(model.shape, resolved))
+            session = cls(source, model.config.name, compilation, model, None)
+        session.given = given
+        return session
 
     @classmethod
     def _open_compiled(cls, source: Path, given: Mapping[str, Any]) -> Session:
@@ -124,6 +130,11 @@ class Session:
         """A compilation has been started and its last event not yet taken in."""
         return self._thread is not None
 
+    @property
+    def cancelling(self) -> bool:
+        """The running compilation has been asked to stop."""
+        return self.running and self._cancel.is_set()
+
     def missing(self, only: Sequence[str] | None = None) -> tuple[ModuleSpec, ...]:
         """The modules (all, or those that serve the names) that are neither compiled nor failed."""
         found = self.compilation.specs if only is None else [self.compilation.find(name)[0] for name in only]
@@ -141,6 +152,9 @@ class Session:
         names = [spec.name for spec in self.missing(only)]
         if not names or self.model is None:
             return False
+        for spec in self.missing():
+            # what a cancelled compilation left half done is done anew
+            self.compilation.modules.pop(spec.name, None)
         self._cancel = threading.Event()
         self.compilation.cancelled = False
         self._started = time.perf_counter()
@@ -217,7 +231,7 @@ class Session:
                 self._finished.add(event.module)
             return
         self.seconds += event.seconds
-        self.compilation.cancelled = self._cancel.is_set()
+        self.compilation.cancelled = self._cancel.is_set() and bool(self.missing())
         self._thread = None
 
     @property
@@ -330,9 +344,13 @@ class Session:
         max_new_tokens: int,
         sampling: Sampling | None = None,
         logits: bool = False,
+        watch: Watch | None = None,
     ) -> Iterator[GeneratedToken]:
-        """Tokens as the compiled program computes them, until the model's end of sequence or `max_new_tokens`."""
-        return self.runtime.generate(prompt, max_new_tokens, sampling=sampling, logits=logits)
+        """Tokens as the compiled program computes them, until the model's end of sequence or `max_new_tokens`.
+
+        watch: is told of each layer on the way to a token.
+        """
+        return self.runtime.generate(prompt, max_new_tokens, sampling=sampling, logits=logits, watch=watch)
 
 
 def is_compiled(path: Path) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -127,7 +129,89 @@ def integers(option: str, text: str) -> tuple[int, ...]:
     """Whole numbers with commas between, `none` for none. Raises UserError naming the option."""
     if text.strip() in ("none", ""):
         return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch("-?[0-9]{1,18}", part) for part in parts):
+        raise UserError(f"{option} {text!r} is no list of whole numbers; write them like 128,256, or none")
+    return tuple(map(int, parts))
+
+
+def whole_number(name: str, text: str, accepted: str) -> int:
+    """A whole number written in digits. Raises UserError saying what was found where, and what is accepted."""
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise UserError(f"{name}: {text!r} is no whole number; accepted: {accepted}")
+    return int(text)
+
+
+# -- options as one line ---------------------------------------------------------------------------------------------
+
+_SWITCHED_OFF = ("history", "layer_group")
+"""Options that are on unless `--no-...` is given."""
+
+
+def _flag(name: str) -> str:
+    return "--" + name.removesuffix("_name").replace("_", "-")
+
+
+def spelled(options: Mapping[str, Any]) -> str:
+    """Options as they stand on a command line."""
+    return shlex.join(word for name, value in options.items() for word in _words(name, value))
+
+
+def _words(name: str, value: Any) -> list[str]:
+    if value is None or (value is False and name not in _SWITCHED_OFF):
+        return []
+    if isinstance(value, bool):
+        return [_flag(name) if value else _flag(name).replace("--", "--no-")]
+    if name == "force_group":
+        return [word for group in value for word in (_flag(name), str(group))]
+    text = ",".join(map(str, value)) or "none" if isinstance(value, (list, tuple)) else str(value)
+    return [_flag(name), text]
+
+
+def options_of(line: str, refused: Mapping[str, str]) -> dict[str, Any]:
+    """The options that a line such as `--cores 2 --fuse-weights` gives, as keywords of `engine.options.resolve`.
+
+    refused: why some keywords are not taken here. Raises UserError for what is no option, and for a value that an
+    option does not take.
+    """
+    found: dict[str, Any] = {}
+    words = _split(line)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        name, off = _name_of(flag)
+        if name in refused:
+            raise UserError(f"{flag}: {refused[name]}")
+        kind = get_args(get_args(SHARED[name])[0])[0]
+        if kind is bool:
+            if equals:
+                raise UserError(f"{flag} takes no value; leave out {equals}{value}")
+            found[name] = not off
+            continue
+        value = value if equals else next(words, "")
+        if not value or (value.startswith("--") and not equals):
+            raise UserError(f"{flag} needs a value behind it")
+        if name == "force_group":
+            found[name] = (*found.get(name, ()), value)
+        elif name == "decode_chunks":
+            found[name] = integers(flag, value)
+        else:
+            found[name] = whole_number(flag, value, "digits only") if kind is int else value
+    return found
+
+
+def _split(line: str) -> Iterator[str]:
     try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"{option} {text!r} is no list of whole numbers; write them like 128,256") from None
+        return iter(shlex.split(line))
+    except ValueError as error:
+        raise UserError(f"{line!r} cannot be read ({error}); write options like --cores 2 --sample") from None
+
+
+def _name_of(flag: str) -> tuple[str, bool]:
+    """(keyword, switched off) of an option as written."""
+    for name in SHARED:
+        if flag == _flag(name):
+            return name, False
+        if name in _SWITCHED_OFF and flag == _flag(name).replace("--", "--no-"):
+            return name, True
+    accepted = ", ".join(map(_flag, SHARED))
+    raise UserError(f"{flag!r} is no option of the compiler; accepted: {accepted}")

@@ -116,6 +116,23 @@ class Workspace:
                 self.current.pop(event.module, None)
 
     @property
+    def unfinished(self) -> bool:
+        """Modules are missing and nothing compiles them: the compilation was cancelled, or ended by an error."""
+        session = self.session
+        return session is not None and not self.running and not session.running and bool(session.missing())
+
+    def compile_missing(self) -> bool:
+        """Go on with a compilation that was cancelled; False when there is nothing left to do."""
+        if not self.unfinished:
+            return False
+        assert self.session is not None
+        self.current.clear()
+        self.problem = ""
+        names = [name for name in self.first_wanted() if self.state(name) == "pending"]
+        self.running = self.session.start(names or None)
+        return self.running
+
+    @property
     def elapsed(self) -> float:
         """Seconds of compiling, so far or in all."""
         if self.session is not None:

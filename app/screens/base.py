@@ -80,6 +80,7 @@ class WorkScreen(Screen[None]):
             return
         self.query_one(TitleBar).refresh()
         if changed:
+            self.query_one(KeyBar).refresh()
             self.sync()
 
     def attach(self, workspace: Workspace) -> None:

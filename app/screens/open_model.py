@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +15,9 @@ from textual.screen import Screen
 from textual.suggester import Suggester
 from textual.widgets import Input, Label, Select, Static
 
-from app.shared_options import integers
+from app.printable import printable
+from app.shared_options import integers, options_of, spelled
+from app.widgets.field import Field, NumberField
 from app.widgets.lines import LineView
 from app.widgets.table import Column, Row, TableView
 from engine.errors import UserError
@@ -28,19 +31,30 @@ if TYPE_CHECKING:
 MODEL_FILES = (".tpuscope", ".json")
 """Suffixes of files that can be opened."""
 
+KEYS = "enter opens · → completes a path · ↓ list · tab next field · ^u clears · esc back"
+
 _LIMIT = 200
 """Entries of a folder that are listed."""
+
+_FIELDS = ("chip_name", "quantize", "seq_length", "max_input_length", "decode_chunks")
+"""Options with a field of their own; the others are written into one line."""
+
+_DEFAULTS = {"chip_name": "bm1684x", "quantize": "auto"}
+"""What a menu shows for an option that is not given."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Something that can be opened. kind: demo, recent, or what it is in the file system. options: as compiled last."""
+    """Something that can be opened. kind: demo, recent, or what it is in the file system.
+
+    options: its own; None for what is opened as the form says.
+    """
 
     kind: str
     title: str
     about: str
     path: str
-    options: tuple[tuple[str, Any], ...] = ()
+    options: Mapping[str, Any] | None = None
 
     @property
     def is_model(self) -> bool:
@@ -91,7 +105,7 @@ class PathSuggester(Suggester):
     async def get_suggestion(self, value: str) -> str | None:
         """The rest of the path."""
         found = completions(value) if value else []
-        if not found:
+        if not found or printable(found[0].title) != found[0].title:
             return None
         name = found[0].title
         head = value[: len(value) - len(Path(value).name)] if not value.endswith("/") else value
@@ -103,8 +117,9 @@ class ChoiceTable(TableView):
 
     HELP = """
 Demos need no download: one is a small checkpoint that generates text, the other the architecture of a known model.
-Recent models are opened with the options that they were compiled with last. Below them is what lies where the typed
-path points to; enter opens a model or looks into a folder.
+Recent models are opened with the options that they were compiled with last, demos with the defaults; what you change in
+the form comes on top. While a path is typed the list shows what lies there, and the form's options are used; enter
+opens a model or looks into a folder.
 """
     EMPTY = "nothing to open here"
 
@@ -118,6 +133,7 @@ class OpenScreen(Screen[None]):
 
     BINDINGS = [("escape", "leave", "Back"), ("down", "to_list", "List")]
     AUTO_FOCUS = "#path"
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (28, "-tall")]
     DEFAULT_CSS = """
     OpenScreen {
         align: center top; background: $background;
@@ -127,13 +143,13 @@ class OpenScreen(Screen[None]):
         & Horizontal { height: 1; margin-bottom: 1; }
         & Label { width: 11; color: $text-muted; }
         & .short { width: 11; margin-left: 2; }
-        & Input { width: 1fr; background: $panel; height: 1; border: none; padding: 0 1; }
-        & Input:focus { background: $surface; border: none; }
+        & Input { width: 1fr; padding: 0 1; }
         & Select { width: 22; }
         & #problem { color: $error; height: auto; max-height: 6; margin-bottom: 1; display: none; }
         & #problem.-shown { display: block; }
         & #busy { color: $text-muted; height: 1; width: 100%; }
-        & ChoiceTable { height: 1fr; min-height: 5; }
+        & ChoiceTable { height: 1fr; min-height: 4; }
+        &.-low #form { padding: 0 1; }
     }
     """
 
@@ -142,6 +158,8 @@ class OpenScreen(Screen[None]):
         self.known = list(choices)
         self.session = session
         self._opening = False
+        self._filled: dict[str, Any] = {}
+        """What the fields said before the user changed them."""
         self.ready = False
         """The fields are there: Esc may come before, and then waits."""
 
@@ -155,7 +173,7 @@ class OpenScreen(Screen[None]):
             yield Static("see how a language model is compiled for a TPU, and run it", id="what")
             with Horizontal():
                 yield Label("model")
-                yield Input(
+                yield Field(
                     placeholder="checkpoint folder, config.json or compiled file",
                     suggester=PathSuggester(),
                     id="path",
@@ -169,14 +187,19 @@ class OpenScreen(Screen[None]):
                 yield Select(modes, value="auto", allow_blank=False, compact=True, id="quantize")
             with Horizontal():
                 yield Label("history S")
-                yield Input(placeholder="2048", type="integer", id="seq_length")
+                most = "1 to the model's number of positions, or empty for 2048 (that number, if it is less)"
+                yield NumberField("history S", most, placeholder="2048", id="seq_length")
                 yield Label("prefill L", classes="short")
-                yield Input(placeholder="S/4", type="integer", id="max_input_length")
+                most = "1 to history S, or empty for S/4"
+                yield NumberField("prefill L", most, placeholder="S/4", id="max_input_length")
                 yield Label("chunks", classes="short")
-                yield Input(placeholder="L, 2L, … below S", id="decode_chunks")
+                yield Field("", _chunks, placeholder="L, 2L, … below S", id="decode_chunks")
+            with Horizontal():
+                yield Label("also")
+                yield Field("", _others, placeholder="such as --cores 2 --fuse-weights --sample", id="others")
             yield Static(id="problem", markup=False)
             yield ChoiceTable()
-            yield Static("enter opens · → completes the path · ↓ list · tab next field · esc back", id="busy")
+            yield Static(KEYS, id="busy", markup=False)
 
     def on_mount(self) -> None:
         """What can be opened at once; demos are made ready behind the scenes."""
@@ -189,13 +212,23 @@ class OpenScreen(Screen[None]):
 
     def _fill(self, session: Session) -> None:
         """What is open now, to be opened with other options."""
-        options = session.options
         path = self.query_one("#path", Input)
         path.value = str(session.source)
         path.cursor_position = len(path.value)
-        self.query_one("#chip_name", Select).value = options.chip_name
-        self.query_one("#quantize", Select).value = options.quantize
-        self.query_one("#seq_length", Input).value = str(options.seq_length)
+        self._show(session.given)
+        self._filled = self.given_options()
+
+    def _show(self, options: Mapping[str, Any]) -> None:
+        """Write options into the fields."""
+        for name in ("chip_name", "quantize"):
+            self.query_one(f"#{name}", Select).value = options.get(name, _DEFAULTS[name])
+        for name in ("seq_length", "max_input_length"):
+            self.query_one(f"#{name}", Input).value = str(options.get(name, ""))
+        chunks = options.get("decode_chunks")
+        text = "" if chunks is None else ",".join(map(str, chunks)) or "none"
+        self.query_one("#decode_chunks", Input).value = text
+        others = {name: value for name, value in options.items() if name not in _FIELDS}
+        self.query_one("#others", Input).value = spelled(others)
 
     @property
     def is_open(self) -> bool:
@@ -234,13 +267,24 @@ class OpenScreen(Screen[None]):
     def say(self, problem: str) -> None:
         """Show what is wrong, or nothing."""
         line = self.query_one("#problem", Static)
-        line.update(problem)
+        line.update(printable(problem, keep="\n"))
         line.set_class(bool(problem), "-shown")
+
+    @on(Input.Changed)
+    @on(Select.Changed)
+    def edited(self) -> None:
+        """What was wrong may be right now."""
+        self.say("")
 
     @on(Input.Changed, "#path")
     def typed(self, event: Input.Changed) -> None:
-        """The list follows the path."""
+        """The list follows the path; without one the options of what was open are no longer meant."""
         self.list_choices(event.value)
+        if not event.value and self._filled:
+            with suppress(UserError):
+                changed = self.changed_options()
+                self._filled = {}
+                self._show(changed)
 
     @on(Input.Submitted)
     def submitted(self) -> None:
@@ -249,7 +293,7 @@ class OpenScreen(Screen[None]):
         if not path:
             self.query_one(ChoiceTable).focus()
             return
-        self.open(path, self.options)
+        self.open(path)
 
     @on(LineView.Chosen, "#choices")
     def chosen(self) -> None:
@@ -258,52 +302,59 @@ class OpenScreen(Screen[None]):
         if not isinstance(choice, Choice):
             return
         if choice.is_model:
-            try:
-                given = self.given_options()
-            except UserError as error:
-                self.say(str(error))
-                return
-            self.open(choice.path, lambda: {**dict(choice.options), **given})
+            self.open(choice.path, choice.options)
             return
         entry = self.query_one("#path", Input)
         entry.value = f"{choice.path}/"
         entry.cursor_position = len(entry.value)
 
-    @property
-    def options(self) -> Callable[[], dict[str, Any]]:
-        """Reads the options when they are needed."""
-        return self.given_options
-
     def given_options(self) -> dict[str, Any]:
-        """Options that differ from the defaults. Raises UserError for a malformed list."""
+        """Options that differ from the defaults. Raises UserError naming the field that cannot be read."""
         found: dict[str, Any] = {}
-        chip = self.query_one("#chip_name", Select).value
-        mode = self.query_one("#quantize", Select).value
-        if chip != "bm1684x":
-            found["chip_name"] = chip
-        if mode != "auto":
-            found["quantize"] = mode
+        for name, default in _DEFAULTS.items():
+            value = self.query_one(f"#{name}", Select).value
+            if value != default:
+                found[name] = value
         for name in ("seq_length", "max_input_length"):
-            text = self.query_one(f"#{name}", Input).value.strip()
-            if text:
-                found[name] = int(text)
+            number = self.query_one(f"#{name}", NumberField).number
+            if number is not None:
+                found[name] = number
         chunks = self.query_one("#decode_chunks", Input).value.strip()
         if chunks:
-            found["decode_chunks"] = integers("chunks", chunks)
-        return found
+            found["decode_chunks"] = _chunks(chunks)
+        return found | _others(self.query_one("#others", Input).value)
 
-    def open(self, path: str, options: Callable[[], dict[str, Any]]) -> None:
-        """Open in the engine's thread; the explorer shows it, or the form says what is wrong."""
+    def changed_options(self) -> dict[str, Any]:
+        """Options that the user wrote into the form. Raises UserError like `given_options`."""
+        given = self.given_options()
+        return {name: value for name, value in given.items() if self._filled.get(name) != value}
+
+    def _options_for(self, path: str, own: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What to open a model with: its own options under those that the user wrote, or what the form says.
+
+        A compiled file has its options in it: those of what was open before are not meant.
+        """
+        from app.session import is_compiled
+
+        if own is not None:
+            return {**own, **self.changed_options()}
+        return self.changed_options() if is_compiled(Path(path).expanduser()) else self.given_options()
+
+    def open(self, path: str, own: Mapping[str, Any] | None = None) -> None:
+        """Open in the engine's thread; the explorer shows it, or the form says what is wrong.
+
+        own: options of the model itself; None for those of the form.
+        """
         if self._opening:
             return
         try:
-            given = options()
+            given = self._options_for(path, own)
         except UserError as error:
             self.say(str(error))
             return
         self._opening = True
         self.say("")
-        self.query_one("#busy", Static).update(f"opening {path} …")
+        self.query_one("#busy", Static).update(printable(f"opening {path} …"))
 
         def failed(error: Exception) -> None:
             self._opening = False
@@ -337,7 +388,8 @@ def demo_choices() -> list[Choice]:
 
     try:
         return [
-            Choice("demo", model.title, model.about, str(model.path)) for model in demo_models(cache_path())
+            Choice("demo", model.title, model.about, str(model.path), {})
+            for model in demo_models(cache_path())
         ]
     except UserError:
         return []
@@ -351,16 +403,34 @@ def recent_choices() -> list[Choice]:
     for model in Settings.load().recent:
         path = Path(model.path)
         if path.exists():
-            about = " ".join(f"{_SHORT.get(name, name)} {value}" for name, value in model.options.items())
-            options = tuple(model.options.items())
-            found.append(Choice("recent", path.name, f"{about}  {path.parent}".strip(), str(path), options))
+            about = f"{_in_short(model.options)}  {path.parent}".strip()
+            found.append(Choice("recent", path.name, about, str(path), model.options))
     return found
 
 
-_SHORT = {
-    "seq_length": "S",
-    "max_input_length": "L",
-    "quantize": "",
-    "chip_name": "",
-    "decode_chunks": "chunks",
-}
+_SHORT = {"seq_length": "S ", "max_input_length": "L ", "decode_chunks": "chunks "}
+
+
+def _in_short(options: Mapping[str, Any]) -> str:
+    """Options as a list has room for."""
+    words = []
+    for name in _FIELDS:
+        value = options.get(name)
+        if value is not None:
+            text = ",".join(map(str, value)) or "none" if isinstance(value, (list, tuple)) else str(value)
+            words.append(_SHORT.get(name, "") + text)
+    others = {name: value for name, value in options.items() if name not in _FIELDS}
+    return " ".join([*words, *([spelled(others)] if others else [])])
+
+
+def _chunks(text: str) -> tuple[int, ...]:
+    """The decode variants that the field names. Raises UserError."""
+    return integers("chunks", text)
+
+
+def _others(text: str) -> dict[str, Any]:
+    """The options of the line of further ones. Raises UserError."""
+    try:
+        return options_of(text, dict.fromkeys(_FIELDS, "it has a field of its own above"))
+    except UserError as error:
+        raise UserError(f"also: {error}") from None

@@ -8,6 +8,8 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Label
 
+from app.widgets.field import Field
+
 
 class AskBar(Horizontal):
     """A label and an input, shown while there is a question."""
@@ -17,8 +19,7 @@ class AskBar(Horizontal):
         height: 1; display: none; background: $panel;
         &.-open { display: block; }
         & Label { width: auto; padding: 0 1; color: $primary; text-style: bold; }
-        & Input { width: 1fr; height: 1; border: none; padding: 0; background: $panel; }
-        & Input:focus { border: none; }
+        & Input { width: 1fr; }
         & .hint { color: $text-muted; }
     }
     """
@@ -44,9 +45,9 @@ class AskBar(Horizontal):
         self.kind = ""
 
     def compose(self) -> ComposeResult:
-        yield Label("", id="ask-label")
-        yield Input(id="ask-input", select_on_focus=False)
-        yield Label("", id="ask-hint", classes="hint")
+        yield Label("", id="ask-label", markup=False)
+        yield Field(id="ask-input", select_on_focus=False)
+        yield Label("", id="ask-hint", classes="hint", markup=False)
 
     @property
     def is_open(self) -> bool:

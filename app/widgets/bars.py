@@ -113,10 +113,11 @@ class TitleBar(Bar):
                 (time, "muted"),
                 (" ^x cancel ", "faint") if self.size.width >= 110 else (" ", ""),
             ]
+        go_on: list[Span] = [("R", "key"), (" compiles the rest ", "muted")] if work.unfinished else []
         if work.problem:
-            return [(f" ✗ {work.problem[:60]} ", "bad bold")]
+            return [(f" ✗ {work.problem[:60]} ", "bad bold"), *go_on]
         if work.compilation.cancelled:
-            return [(f" cancelled at {done}/{total} ", "changed")]
+            return [(f" cancelled at {done}/{total} ", "changed"), *go_on]
         if failed:
             word = "module" if failed == 1 else "modules"
             return [(f" ✗ {failed} {word} failed ", "bad bold"), (f"{time} ", "muted")]
@@ -170,6 +171,9 @@ class KeyBar(Bar):
         zoomed = getattr(self.screen, "zoomed", None) is not None
         keys = [_Key("z", "back", "back_out")] if zoomed else []
         taken = {"z", *ALWAYS} if zoomed else {*ALWAYS}
+        work = getattr(self.screen, "work", None)
+        if work is not None and work.unfinished:
+            keys.append(_Key("R", "compile", "compile"))
         for action in footer([*own, *self.scopes[:1], *general, *reversed(self.scopes[1:])]):
             if taken.isdisjoint((action.label, action.keys_shown)):
                 taken |= {action.label, action.keys_shown}

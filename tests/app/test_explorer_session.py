@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,9 @@ from app.screens.generate import GenerateScreen
 from app.screens.open_model import ChoiceTable, OpenScreen
 from app.session import Session
 from app.settings import Settings
+from app.widgets.bars import KeyBar, TitleBar
+from app.widgets.lines import plain
+from app.widgets.text_flow import TextFlow
 from app.workspace import Workspace
 
 OPTIONS = {"seq_length": 32, "max_input_length": 8, "decode_chunks": (), "quantize": "bf16"}
@@ -89,7 +93,9 @@ async def test_a_running_generation_can_be_stopped(checkpoint: Path) -> None:
         await pilot.press("ctrl+x")
         await until(pilot, lambda: screen.run_data is not None and not screen.run_data.running)
         assert screen.run_data is not None
-        assert screen.run_data.ended in ("stopped", "done", "end of sequence", "the history is full")
+        # THEN it says how far it came: one token may follow before the stop, or it was done already
+        made = len(screen.run_data.steps)
+        assert re.search(rf"\b{made} tokens?\b", screen.run_data.ended)
 
 
 async def test_a_prompt_that_is_too_long_is_explained(checkpoint: Path) -> None:
@@ -107,17 +113,38 @@ async def test_a_prompt_that_is_too_long_is_explained(checkpoint: Path) -> None:
         assert "the program takes 32 at most" in screen.run_data.ended
 
 
-async def test_cancelling_keeps_what_is_compiled(checkpoint: Path) -> None:
+async def test_a_cancelled_compilation_is_taken_up_again(checkpoint: Path) -> None:
+    # GIVEN a compilation that is cancelled while a module is half done
     work = Workspace.of(Session.open(checkpoint, OPTIONS))
     app = Explorer(work)
-    async with app.run_test(size=(110, 34)) as pilot:
+    async with app.run_test(size=(120, 34)) as pilot:
+        await until(pilot, lambda: work.compilation.modules)
         await pilot.press("ctrl+x")
         await until(pilot, lambda: not work.running)
-        if not work.compilation.complete:
-            assert work.compilation.cancelled
+        assert work.compilation.cancelled
         for number in "234512":
             await pilot.press(number)
             await pilot.pause()
+        # THEN the bars say how to go on, and so does the screen that needs the whole program
+        await pilot.press("5")
+        await pilot.pause()
+        assert "R compiles the rest" in plain(app.screen.query_one(TitleBar).spans())
+        assert "R compile " in plain(app.screen.query_one(KeyBar).spans())
+        assert "R compiles what is missing" in app.screen.query_one(TextFlow).empty
+        # WHEN that is done
+        await pilot.press("R")
+        assert work.running
+        assert "R compile " not in plain(app.screen.query_one(KeyBar).spans())
+        await until(pilot, lambda: not work.running)
+        # THEN all is compiled, every pass once
+        assert work.compilation.complete
+        for module in work.compilation.modules.values():
+            names = [snapshot.pass_name for snapshot in module.snapshots]
+            assert names == list(dict.fromkeys(names))
+        assert "✓" in plain(app.screen.query_one(TitleBar).spans())
+        # AND there is no more to do
+        await pilot.press("R")
+        assert not work.running
 
 
 async def test_opening_explains_mistakes_in_place_and_then_opens(checkpoint: Path) -> None:

@@ -10,12 +10,18 @@ from tiny import write_tiny
 
 from app.session import Session, Stopped
 from engine.errors import CompileError, UserError
+from engine.snapshot import Snapshot
 from engine.worker import ModuleFailed, ModuleFinished, PassFinished
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("session") / "tiny-llama", "llama")
+
+
+def sample_snapshot(module: str) -> Snapshot:
+    """What the first pass leaves behind, without contents."""
+    return Snapshot(module, "import", "", (), {}, changed=True, seconds=0)
 
 
 OPTIONS = {"seq_length": 32, "decode_chunks": (), "quantize": None}
@@ -80,6 +86,30 @@ def test_a_cancelled_compilation_can_be_taken_up_again(checkpoint: Path) -> None
         session.compilation.require_complete()
     session.compile()
     assert session.compilation.complete
+
+
+def test_what_was_half_done_is_done_anew(checkpoint: Path) -> None:
+    # GIVEN a module of which only the first pass has arrived
+    session = Session.open(checkpoint, OPTIONS)
+    session.compilation.add(PassFinished("block_0", sample_snapshot("block_0")))
+    # WHEN it is compiled THEN no pass is there twice
+    session.compile(["block_0"])
+    names = [snapshot.pass_name for snapshot in session.compilation.modules["block_0"].snapshots]
+    assert names == list(dict.fromkeys(names))
+
+
+def test_cancelling_what_is_done_changes_nothing(checkpoint: Path) -> None:
+    session = Session.open(checkpoint, OPTIONS)
+    session.start()
+    session.wait(lambda event: session.cancel() if not session.missing() else None)
+    assert not session.compilation.cancelled
+    assert session.compilation.complete
+
+
+def test_the_given_options_are_known(checkpoint: Path) -> None:
+    session = Session.open(checkpoint, {**OPTIONS, "cores": None, "sample": True})
+    assert session.given == {"seq_length": 32, "decode_chunks": (), "sample": True}
+    assert Session.open(checkpoint, session.given).options == session.options
 
 
 def test_options_are_checked_when_opening(checkpoint: Path) -> None:

@@ -162,9 +162,14 @@ def _config_file(path: Path) -> Path:
     if path.is_dir():
         path = path / "config.json"
     if not path.exists():
-        raise UserError(f"{path}: no such file; a checkpoint folder or a config.json is needed")
+        raise UserError(
+            f"{path}: no such file; a checkpoint folder, a config.json or a compiled file is needed"
+        )
     if path.suffix != ".json":
-        raise UserError(f"{path}: not a config; a checkpoint folder or a .json file is accepted")
+        raise UserError(
+            f"{path}: not a config and not a compiled file; a checkpoint folder, a .json file or a compiled file is "
+            "accepted"
+        )
     return path
 
 

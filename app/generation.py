@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from app import units
 from app.console import emit, messages
+from app.printable import obeyed_shown
 from engine.stages import Stage
 
 if TYPE_CHECKING:
@@ -137,7 +138,8 @@ def _print_bank_conflicts(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    """Print text of the model: as it is into a pipe or a file, without anything that a terminal would obey else."""
+    sys.stdout.write(obeyed_shown(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 

@@ -55,7 +55,11 @@ def printable(text: str, keep: str = "", before: str = "") -> str:
         return text
     if keep:
         parts = re.split(f"([{re.escape(keep)}])", text)
-        return "".join(part if part in keep else printable(part) for part in parts)
+        fronts = [before, *parts]
+        return "".join(
+            part if part in keep else printable(part, before=front)
+            for front, part in zip(fronts, parts, strict=False)
+        )
     text = unicodedata.normalize("NFC", text)
     shown = text.translate(_SIGNS)
     return _with_marks(text, before[-1:]) if _HOLDER in shown else shown

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -17,11 +19,13 @@ from textual.widgets import Input, Label
 from app import units
 from app.actions import bindings
 from app.jobs import Jobs
+from app.printable import printable
 from app.screens.base import WorkScreen
 from app.widgets.bars import Picture
+from app.widgets.field import Field, NumberField
 from app.widgets.inspector import Inspector
 from app.widgets.lines import Line, LineView, Span
-from app.widgets.table import Column, Row, TableView
+from app.widgets.table import Column, Row, TableView, fitted
 from app.widgets.text_flow import TextFlow
 from app.workspace import Workspace
 from engine.errors import CompileError, UserError
@@ -29,11 +33,13 @@ from engine.errors import CompileError, UserError
 if TYPE_CHECKING:
     from app.explorer import Explorer
     from app.session import Session
-    from engine.sim.runtime import GeneratedToken
+    from engine.sim.runtime import GeneratedToken, Progress
 
 DEFAULT_PROMPT = "The capital of France is"
 DEFAULT_TOKENS = 32
 TOP = 5
+_DIGITS = 5
+"""Of the number of tokens to generate."""
 
 
 @dataclass
@@ -60,12 +66,19 @@ class Run:
     steps: list[Step] = field(default_factory=list)
     running: bool = False
     ended: str = ""
+    """Why it ended; empty while it runs."""
+    failed: bool = False
     tail: str = ""
+    progress: Progress | None = None
+
+
+class _StoppedError(Exception):
+    """The user has seen enough, in the middle of a token."""
 
 
 def visible(text: str) -> str:
-    """A token's text with its spaces and line ends shown."""
-    return text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣") or "∅"
+    """A token's text with its spaces, line ends and all that has no cell shown."""
+    return printable(text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")) or "∅"
 
 
 class StepTable(TableView):
@@ -120,8 +133,6 @@ class PromptLine(Horizontal):
     PromptLine {
         height: 1; background: $panel;
         & Label { width: auto; padding: 0 1; color: $primary; text-style: bold; }
-        & Input { height: 1; border: none; padding: 0; background: $panel; }
-        & Input:focus { border: none; background: $surface; }
         & #prompt { width: 1fr; }
         & #count { width: 6; }
     }
@@ -129,9 +140,10 @@ class PromptLine(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Label("prompt")
-        yield Input(DEFAULT_PROMPT, id="prompt", select_on_focus=False)
+        yield Field(DEFAULT_PROMPT, id="prompt", select_on_focus=False)
         yield Label("tokens")
-        yield Input(str(DEFAULT_TOKENS), id="count", type="integer", max_length=5)
+        start, most = str(DEFAULT_TOKENS), f"1 to {10**_DIGITS - 1}, or empty for {DEFAULT_TOKENS}"
+        yield NumberField("tokens", most, start, placeholder=start, id="count", max_length=_DIGITS)
 
     def on_key(self, event: Key) -> None:
         """Esc leaves the line."""
@@ -208,46 +220,57 @@ class GenerateScreen(WorkScreen):
         self._show_text()
         self.show_likely()
 
-    def _missing(self) -> str:
-        """Why nothing can be generated; "" when something can."""
-        work, session = self.work, self.work.session
+    def _without_numbers(self) -> str:
+        """Why this model can never generate; "" when it can."""
+        session = self.work.session
         if session is None:
             return "this is data without a model behind it: there is nothing to compute with"
         try:
             session.require_numbers()
         except UserError as error:
             return str(error)
+        return ""
+
+    def _missing(self) -> str:
+        """Why nothing can be generated now; "" when something can."""
+        reason, work = self._without_numbers(), self.work
+        if reason:
+            return reason
         if work.running:
             done = f"{work.done_count()} of {len(work.specs)}"
             return f"text can be generated when all modules are compiled: {done} so far"
+        if work.unfinished:
+            return f"{_modules(len(work.specs) - work.done_count())} missing: R compiles what is missing"
         if not work.compilation.complete:
-            return "the program is not whole: see the modules that failed or were cancelled"
+            failed = len(work.compilation.failures)
+            return f"{_modules(failed)} not compiled: the explorer (1) shows what went wrong"
         return ""
 
     def _head(self, run: Run | None) -> list[Line]:
         if run is None:
-            return [[("  i writes a prompt, enter starts", "faint")]]
+            return [[(f"  {self._invitation()}", "faint")]]
         first: list[Span] = [("  ", "")]
-        if run.running and not run.steps:
-            first.append(("preparing weights and running prefill…", "key"))
-        elif run.steps:
+        if run.ended:
+            first.append((run.ended, "bad" if run.failed else "changed"))
+        elif not run.steps:
+            first += _progress_spans(run.progress)
+        else:
+            first += [("token ", "muted"), (f"{len(run.steps)}", "bold"), (f" of {run.wanted}", "muted")]
+        if run.steps and not run.failed:
             step = run.steps[-1]
-            first += [
-                ("token ", "muted"),
-                (f"{len(run.steps)}", "bold"),
-                (f" of {run.wanted}", "muted"),
-                (" · ", "faint"),
-                (step.module, ""),
-                (" · ", "faint"),
-            ]
+            first += [(" · ", "faint"), (step.module, ""), (" · ", "faint")]
             if step.simulated:
                 first += [(f"{units.duration(step.simulated)} on the chip", "good"), (" · ", "faint")]
             first.append((f"{units.duration(step.seconds)} here", "muted"))
-            if run.ended:
-                first.append((f"   {run.ended}", "changed"))
-        elif run.ended:
-            first.append((run.ended, "bad"))
         return [first, self._way(run)]
+
+    def _invitation(self) -> str:
+        """What can be done before anything was generated; the text's panel says what is missing."""
+        if self._without_numbers():
+            return "this model generates no text; 0 opens another one"
+        if self._missing():
+            return "i writes a prompt, which can start when all modules are compiled"
+        return "i writes a prompt, enter starts"
 
     def _way(self, run: Run) -> Line:
         if not run.segments:
@@ -287,15 +310,15 @@ class GenerateScreen(WorkScreen):
             panel.show("also likely", [])
             return
         step = run.steps[key - 1]
-        wide = max((len(visible(text)) for text, _ in step.top), default=0)
-        wide = min(wide, 14)
+        wide = min(14, max((cell_len(visible(text)) for text, _ in step.top), default=0))
         room = max(4, panel.inner_width - wide - 11)
         lines: list[list[Span]] = []
         for text, chance in step.top:
             here = text == step.text
             lines.append(
                 [
-                    (f"{visible(text)[:wide]:<{wide}} ", "heading bold" if here else ""),
+                    *fitted([(visible(text), "heading bold" if here else "")], wide),
+                    (" ", ""),
                     (f"{chance:6.1%} ", "good" if here else "muted"),
                     (units.bar(chance, 1, room), "good" if here else "dma"),
                 ]
@@ -320,8 +343,13 @@ class GenerateScreen(WorkScreen):
             self.notify("ctrl+x stops the generation that is running")
             return
         prompt = self.query_one("#prompt", Input).value
-        count = self.query_one("#count", Input).value
-        wanted = int(count) if count.isdigit() and int(count) else DEFAULT_TOKENS
+        count = self.query_one("#count", NumberField)
+        try:
+            wanted = count.number or DEFAULT_TOKENS
+        except UserError as error:
+            self.notify(str(error), severity="warning", timeout=8)
+            count.focus()
+            return
         session = self.work.session
         assert session is not None
         run = Run(prompt, wanted=wanted, running=True)
@@ -343,21 +371,33 @@ class GenerateScreen(WorkScreen):
         ids = session.encode(run.prompt)
         jobs.tell(self._started, run, len(ids))
         stream = session.token_stream(ids)
-        for generated in session.generate(ids, run.wanted, logits=True):
-            text = stream.push(generated.token) if stream else f"{generated.token} "
-            names = tuple((session.tokenizer.token(token), chance) for token, chance in generated.top(TOP))
-            jobs.tell(self._arrived, run, generated, text, names)
+        made: list[int] = []
+
+        def watch(progress: Progress) -> None:
             if stop.is_set():
-                return "stopped"
+                raise _StoppedError
+            if not made:
+                jobs.tell(self._progressed, run, progress)
+
+        with suppress(_StoppedError):
+            for generated in session.generate(ids, run.wanted, logits=True, watch=watch):
+                made.append(generated.token)
+                text = stream.push(generated.token) if stream else f"{generated.token} "
+                names = tuple(
+                    (session.tokenizer.token(token), chance) for token, chance in generated.top(TOP)
+                )
+                jobs.tell(self._arrived, run, generated, text, names)
         jobs.tell(self._tail, run, stream.finish() if stream else "")
-        last = run.steps[-1].token if run.steps else None
-        if last in session.compilation.config.eos_token_ids:
-            return "end of sequence"
-        return "done" if len(run.steps) >= run.wanted else "the history is full"
+        return _reason(session, made, run.wanted, stop.is_set())
 
     def _started(self, run: Run, tokens: int) -> None:
         run.prompt_tokens = tokens
         self._refresh(run)
+
+    def _progressed(self, run: Run, progress: Progress) -> None:
+        run.progress = progress
+        if run is self.run_data and self.ready and not run.steps:
+            self.query_one(RunHead).show(self._head(run))
 
     def _tail(self, run: Run, text: str) -> None:
         run.tail = text
@@ -395,7 +435,7 @@ class GenerateScreen(WorkScreen):
     def _failed(self, run: Run, error: Exception) -> None:
         known = isinstance(error, (UserError, CompileError))
         text = str(error) if known else f"{type(error).__name__}: {error}"
-        run.running, run.ended = False, text
+        run.running, run.ended, run.failed = False, text, True
         self.notify(text, severity="error", title="cannot generate", timeout=10)
         self._refresh(run)
 
@@ -409,6 +449,39 @@ class GenerateScreen(WorkScreen):
             self._stop.set()
         elif not quiet:
             cast("Explorer", self.app).action_cancel()
+
+
+def _reason(session: Session, made: Sequence[int], wanted: int, stopped: bool) -> str:
+    """Why a generation ended, true to the tokens that it made."""
+    count = f"{len(made)} token" + ("" if len(made) == 1 else "s")
+    if made and made[-1] in session.compilation.config.eos_token_ids:
+        return f"end of sequence after {count}"
+    if len(made) >= wanted:
+        return f"{count} made"
+    if stopped:
+        return f"stopped after {count}"
+    return f"{count}: the history of {session.options.seq_length} rows is full"
+
+
+def _modules(count: int) -> str:
+    return "1 module is" if count == 1 else f"{count} modules are"
+
+
+def _progress_spans(progress: Progress | None) -> list[Span]:
+    """What is being done before the first token."""
+    if progress is None:
+        return [("reading the model…", "key")]
+    if progress.layers == 1:
+        return [(f"running {progress.module}…", "key")]
+    doing = "preparing weights" if progress.doing == "weights" else f"running {progress.module}"
+    filled = units.bar(progress.done, progress.layers, 20)
+    return [
+        (f"{doing}: layer {progress.done} of {progress.layers} ", "key"),
+        ("▕", "faint"),
+        (filled, "key"),
+        ("·" * (20 - cell_len(filled)), "faint"),
+        ("▏", "faint"),
+    ]
 
 
 def _step_row(number: int, step: Step) -> Row:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
+from app.printable import printable
 from app.widgets.lines import Line, LineView, Span
 
 
@@ -51,8 +52,16 @@ the cursor of the step list is on.
 
 
 def wrap(pieces: Sequence[Span], width: int) -> list[list[Span]]:
-    """Lines of at most `width` cells, broken at spaces where there are any; roles are kept."""
-    letters = [(letter, roles) for text, roles in pieces for letter in text]
+    """Lines of at most `width` cells, broken at spaces where there are any; roles are kept.
+
+    What has no cell of its own is shown (`app.printable`), and a tab is the arrow ⇥.
+    """
+    letters: list[Span] = []
+    before = ""
+    for text, roles in pieces:
+        shown = printable(text.replace("\t", "⇥"), keep="\n", before=before)
+        letters += [(letter, roles) for letter in shown]
+        before = text or before
     lines: list[list[Span]] = []
     line: list[Span] = []
     used = 0
@@ -61,7 +70,6 @@ def wrap(pieces: Sequence[Span], width: int) -> list[list[Span]]:
             lines.append(line)
             line, used = [], 0
             continue
-        letter = "→   "[0] if letter == "\t" else letter
         size = cell_len(letter)
         if used + size > max(8, width):
             cut = next((i for i in range(len(line) - 1, 0, -1) if line[i][0] == " "), -1)

@@ -71,7 +71,7 @@ pass did, **m** marks a pass as the start of the diff.
         """Notes in a column of their own where the longest fits, else in lines of their own, else not at all."""
         own = 2 + max((row.width for row in self.passes.values()), default=0) + 1 + TIME
         notes = [row.notes for row in self.passes.values() if row.notes]
-        beside = own + 2 + max(map(len, notes), default=0) <= self.inner_width - 1
+        beside = bool(notes) and own + 2 + max(8, *map(len, notes)) <= self.inner_width - 1
         below = not beside and len(self.passes) + len(notes) <= self.page_height
         timed = own <= self.inner_width - 1
         columns = [

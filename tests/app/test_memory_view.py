@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from compiled import tiny_compilation
 from sample_program import unfinished_workspace
 from textual.pilot import Pilot
 
@@ -88,3 +89,20 @@ async def test_the_axis_counts_in_pages(work: Workspace, size: tuple[int, int]) 
         assert len(numbers) >= 2
         assert all(number % 4 == 0 for number in numbers)
         assert numbers == sorted(set(numbers))
+
+
+async def test_esc_goes_from_local_memory_to_ddr_and_then_to_the_explorer() -> None:
+    work = Workspace(tiny_compilation(), "tiny-qwen2")
+    async with Explorer(work).run_test(size=(120, 40)) as pilot:
+        screen = await memory_screen(pilot)
+        await pilot.press("m")
+        await pilot.pause()
+        assert screen.has_class("-local")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert pilot.app.screen is screen
+        assert not screen.has_class("-local")
+        assert screen.query_one(MemoryTable).has_focus
+        await pilot.press("escape")
+        await pilot.pause()
+        assert pilot.app.screen is not screen

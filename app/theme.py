@@ -31,11 +31,13 @@ ROLES = (
     "good",
     "bad",
     "faint",
+    "rule",
     "muted",
     "key",
     "heading",
 )
-"""Foreground roles; every theme colours each."""
+"""Foreground roles; every theme colours each. All but `rule`, the dots and lines that only guide the eye, are for text
+and stand out from every ground by a contrast of at least 4.5 to 1."""
 
 DARK: Mapping[str, str] = {
     "weights": "#7aa7f7",
@@ -50,13 +52,14 @@ DARK: Mapping[str, str] = {
     "changed": "#f0c674",
     "good": "#7fd88f",
     "bad": "#f27a85",
-    "faint": "#4c5668",
-    "muted": "#8592a8",
+    "faint": "#8f9baf",
+    "rule": "#4c5668",
+    "muted": "#9ca7b9",
     "key": "#62c3ff",
     "heading": "#e6edf7",
-    "cursor": "#24426b",
-    "cursor-idle": "#1f2a3b",
-    "match": "#7a5b12",
+    "cursor": "#1a3254",
+    "cursor-idle": "#1c2736",
+    "match": "#e6edf7 on #7a5b12",
     "added-wash": "#16301f",
     "removed-wash": "#3a1d24",
     "bar": "#1b2432",
@@ -64,24 +67,25 @@ DARK: Mapping[str, str] = {
 
 LIGHT: Mapping[str, str] = {
     "weights": "#1f5fc4",
-    "kv": "#a36200",
-    "activations": "#2f7d21",
-    "dma": "#00738a",
+    "kv": "#935800",
+    "activations": "#2c741f",
+    "dma": "#006e84",
     "compute": "#8036b5",
-    "memory-bound": "#00738a",
+    "memory-bound": "#006e84",
     "compute-bound": "#8036b5",
-    "added": "#1c7a32",
-    "removed": "#c02f3c",
-    "changed": "#946200",
-    "good": "#1c7a32",
-    "bad": "#c02f3c",
-    "faint": "#b3bac6",
-    "muted": "#5d6878",
+    "added": "#1b7530",
+    "removed": "#bc2e3b",
+    "changed": "#8b5c00",
+    "good": "#1b7530",
+    "bad": "#bc2e3b",
+    "faint": "#5b6676",
+    "rule": "#b3bac6",
+    "muted": "#525c6a",
     "key": "#0062b8",
     "heading": "#10151d",
-    "cursor": "#cfe1f9",
-    "cursor-idle": "#e4e9f0",
-    "match": "#ffe08a",
+    "cursor": "#d6e6fb",
+    "cursor-idle": "#e8edf4",
+    "match": "#10151d on #ffe08a",
     "added-wash": "#dff3e2",
     "removed-wash": "#fbe3e4",
     "bar": "#dfe5ed",
@@ -101,6 +105,7 @@ ANSI: Mapping[str, str] = {
     "good": "ansi_green",
     "bad": "ansi_red",
     "faint": "ansi_bright_black",
+    "rule": "ansi_bright_black",
     "muted": "ansi_bright_black",
     "key": "ansi_cyan",
     "heading": "ansi_default",
@@ -112,8 +117,8 @@ ANSI: Mapping[str, str] = {
     "bar": "",
 }
 
-_MARKS = ("cursor", "cursor-idle", "match", "added-wash", "removed-wash", "bar")
-"""Roles that colour the ground and not the letters."""
+MARKS = ("cursor", "cursor-idle", "match", "added-wash", "removed-wash", "bar")
+"""Roles that colour the ground; `match` has letters of its own, as no ground that is seen at once suits all roles."""
 
 THEMES = (
     Theme(
@@ -213,5 +218,7 @@ def _one(role: str, value: str) -> Style:
         return Style()
     if value in ("bold", "italic", "dim", "underline", "reverse", "strike"):
         return Style.parse(value)
+    if " on " in value:
+        return Style.parse(value)
     color = value.removeprefix("ansi_")
-    return Style(bgcolor=color) if role in _MARKS else Style(color=color)
+    return Style(bgcolor=color) if role in MARKS else Style(color=color)

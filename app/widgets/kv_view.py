@@ -125,11 +125,11 @@ def _regions(table: KvTable, filled: int, room: int) -> list[Line]:
     return [
         [
             (f" {name} ", "heading"),
-            ("▕", "faint"),
+            ("▕", "rule"),
             ("█" * used, "kv"),
             ("░" * (history - used), "kv"),
-            ("·" * (room - history), "faint"),
-            ("▏ ", "faint"),
+            ("·" * (room - history), "rule"),
+            ("▏ ", "rule"),
             (f"{table.rows} rows = {units.size(table.rows * table.row_bytes)}", "muted"),
         ]
         for name in ("K", "V")

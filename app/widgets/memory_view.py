@@ -146,11 +146,11 @@ class ArenaBars(Picture):
         room = width - self.NAMES - self.NUMBERS - 3
         head: list[Span] = [(f"  {arena.name.lower():<{self.NAMES - 2}}", "heading")]
         tail: list[Span] = [(f" {units.size(size):>8} ", ""), (about, "muted")]
-        return [*head, ("▕", "faint"), *self._bar(memory, arena, max(4, room)), ("▏", "faint"), *tail]
+        return [*head, ("▕", "rule"), *self._bar(memory, arena, max(4, room)), ("▏", "rule"), *tail]
 
     def _bar(self, memory: ModuleMemory, arena: Arena, width: int) -> list[Span]:
         size = memory.layout.size[arena]
-        cells = [("·", "faint")] * width
+        cells = [("·", "rule")] * width
         for number, place in enumerate(memory.of(arena)):
             start = memory.offset(place) * width // max(1, size)
             end = max(start + 1, -(-(memory.offset(place) + place.nbytes) * width // max(1, size)))
@@ -251,7 +251,7 @@ def _place_row(memory: ModuleMemory, place: TensorPlace) -> Row:
 def _life(life: tuple[int, int], ops: int, width: int, role: str) -> list[Span]:
     start = life[0] * width // max(1, ops)
     end = max(start + 1, life[1] * width // max(1, ops))
-    return [("┈" * start, "faint"), ("━" * (end - start), role), ("┈" * (width - end), "faint")]
+    return [("┈" * start, "rule"), ("━" * (end - start), role), ("┈" * (width - end), "rule")]
 
 
 def _ruler(first: int, last: int, width: int) -> Line:
@@ -335,7 +335,7 @@ time (**←** **→**) and by address (**↑** **↓**); **t** goes back to the 
         rows, width = self.line_count(), self._columns
         size = max(1, memory.layout.size[Arena.NEURON])
         low = index * size / rows
-        cells: list[Span] = [("·", "faint")] * width
+        cells: list[Span] = [("·", "rule")] * width
         ops = memory.span[1] - memory.span[0] + 1
         for number, place in enumerate(memory.of(Arena.NEURON)):
             start, end = memory.offset(place), memory.offset(place) + place.nbytes

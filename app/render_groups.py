@@ -70,7 +70,7 @@ def _cores_text(local: ModuleGroups, facts: GroupFacts) -> str:
 
 
 def _groups_table(facts: Sequence[GroupFacts]) -> RenderableType:
-    from app.widgets.lmem_facts import kib
+    from app.widgets.lmem_words import kib_column, secs_text
 
     shared = any(found.share is not None for found in facts)
 
@@ -86,7 +86,7 @@ def _groups_table(facts: Sequence[GroupFacts]) -> RenderableType:
             *left("ops"),
             *right("secs"),
             *left(*(["of this core"] if shared else [])),
-            *right("cycles", "peak"),
+            *right("cycles", "highest"),
             *left("bound"),
             *right("records"),
         ],
@@ -97,7 +97,7 @@ def _groups_table(facts: Sequence[GroupFacts]) -> RenderableType:
                 secs_text(found.plan.secs.as_tuple()),
                 *([found.work.slices_text] if shared else []),
                 units.cycles(found.cycles),
-                f"{kib(found.plan.peak_bytes)} KiB",
+                kib_column(found.plan.peak_bytes),
                 bound(found),
                 f"{found.plan.records[0]}..{found.plan.records[-1]}",
             ]
@@ -110,8 +110,8 @@ def map_views(facts: GroupFacts, width: int) -> Iterator[RenderableType]:
     """One group: addresses against time steps, then what both engines do in each step."""
     from app.widgets.lmem_axis import Zoom, axis
     from app.widgets.lmem_canvas import View, draw, legend
-    from app.widgets.lmem_facts import kib
     from app.widgets.lmem_map import header_lines
+    from app.widgets.lmem_words import kib, secs_text
     from app.widgets.step_lanes import lane_lines, pipeline_lines
 
     plan = facts.plan
@@ -121,9 +121,8 @@ def map_views(facts: GroupFacts, width: int) -> Iterator[RenderableType]:
     if facts.work.idle:
         yield Text.assemble(title, f"   {core}other cores run it")
         return
-    yield Text.assemble(
-        title, f"   {slices} · {units.cycles(facts.cycles)} · peak {kib(plan.peak_bytes)} KiB"
-    )
+    highest = f"highest address {kib(plan.peak_bytes)} of {kib(facts.chip.lmem_bytes)} KiB"
+    yield Text.assemble(title, f"   {slices} · {units.cycles(facts.cycles)} · {highest}")
     view = View(step=-1)
     canvas = draw(facts, axis(facts, Zoom.USED, MAP_ROWS, 0), width, view)
     lines: list[Line] = [*header_lines(facts, canvas.edges, -1, True), *canvas.rows]
@@ -146,11 +145,6 @@ def _painted(lines: Sequence[Line]) -> Text:
         for part, roles in line:
             text.append(part, palette.style(roles))
     return text
-
-
-def secs_text(secs: Sequence[int]) -> str:
-    """`csecs 2`, `nsecs 2 csecs 4`, or `1 slice`."""
-    return " ".join(f"{d}secs {n}" for d, n in zip("ncdhw", secs, strict=True) if n > 1) or "1 slice"
 
 
 def kinds_text(ops: Iterable[str]) -> str:
@@ -182,15 +176,21 @@ def explain_views(found: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _explanation(group: Mapping[str, Any]) -> RenderableType:
+    from app.widgets.lmem_words import gain_text, kib, readable_bytes, secs_text, verdict_text
+
+    highest = f"highest address {kib(group['peak_bytes'])} KiB ({group['peak_bytes']:,} bytes) a lane"
     heading = Text.assemble(
         (f"group {group['group']} · {kinds_text(group['ops'])}", "bold"),
-        f"   {secs_text(group['secs'])} · {units.cycles(group['cycles'])} · {group['peak_bytes']:,} bytes a lane",
+        f"   {secs_text(group['secs'])} · {units.cycles(group['cycles'])} · {highest}",
     )
     records = f"{group['records'][0]}..{group['records'][-1]}: {', '.join(dict.fromkeys(group['locations']))}"
     rows = [("records", Text(records, style="dim"))]
     if group["alone_cycles"] is not None:
-        rows.append(("gains", Text(_gain(group["cycles"], group["alone_cycles"]))))
-    rows += [(side, Text(group[key] or "no reason was kept")) for side, key in _SIDES]
+        ops = sum(not op.endswith(".Reshape") for op in group["ops"])
+        verdict = verdict_text(ops, group["cycles"], group["alone_cycles"])
+        rows.insert(0, ("verdict", Text(verdict, style="green")))
+        rows.append(("gains", Text(gain_text(group["cycles"], group["alone_cycles"]))))
+    rows += [(side, Text(readable_bytes(group[key], True) or "no reason was kept")) for side, key in _SIDES]
     for title, lines in (
         ("slices tried", [_attempt(row) for row in group["attempts"]]),
         ("cuts compared", [_alternative(row) for row in group["alternatives"]]),
@@ -208,12 +208,6 @@ _SIDES = (("before it", "begins"), ("after it", "ends"))
 """Where a group has a reason to end, and the JSON's name for it."""
 
 
-def _gain(cycles: int, alone: int) -> str:
-    if alone <= cycles:
-        return f"nothing: the ops alone take {alone:,} cycles"
-    return f"{alone - cycles:,} of the {alone:,} cycles that the ops take one by one from DDR"
-
-
 _WHY_NOT = {
     "memory": "more is live in one time step than there is",
     "fragmentation": "it would fit in sum, but not in one piece",
@@ -225,25 +219,30 @@ _WHY_NOT = {
 
 def _attempt(row: Mapping[str, Any]) -> Text:
     """A slicing: bytes needed and there, and what came of it."""
+    from app.widgets.lmem_words import kib, readable_bytes, secs_text
+
     fits = row["cycles"] is not None
     mark, style = ("✓", "green") if row["taken"] and fits else ("·", "dim") if fits else ("✗", "red")
     text = Text.assemble((mark, style), f" {secs_text(row['secs']):<8}")
     if row["needed_bytes"]:
-        text.append(f" needs {row['needed_bytes']:,} of {row['available_bytes']:,} bytes a lane")
+        needs = readable_bytes(f"{row['needed_bytes']} of {row['available_bytes']} bytes", True)
+        text.append(f" needs {needs} a lane")
     over = row["needed_bytes"] - row["available_bytes"]
     if over > 0:
-        text.append(f", {over:,} too many", style)
+        text.append(f", {kib(over)} KiB too many", style)
     if fits:
         text.append(f", takes {row['cycles']:,} cycles", style)
     if row["reason"]:
-        text.append(f": {_WHY_NOT.get(row['reason'], row['reason'])}", style)
+        text.append(f": {_WHY_NOT.get(row['reason'], readable_bytes(row['reason'], True))}", style)
     return text
 
 
 def _alternative(row: Mapping[str, Any]) -> Text:
     """A cut that the search compared, with the cycles of both ways."""
     joined, split = row["joined_cycles"], row["split_cycles"]
-    text = Text(f"· {row['description']}: ")
+    from app.widgets.lmem_words import readable_bytes
+
+    text = Text(f"· {readable_bytes(row['description'], True)}: ")
     if joined is None:
         return text.append(f"cannot be one group; split {split:,} cycles")
     verdict = "the same" if joined == split else f"{'split' if split < joined else 'joined'} is cheaper by "

@@ -207,20 +207,12 @@ class ModuleGroups:
                 **self._identity(number, plan),
                 "secs": list(plan.secs.as_tuple()),
                 "cycles": plan.cycles,
-                "alone_cycles": self._alone(plan),
+                "alone_cycles": alone_cycles(plan, self.ops, self.chip),
                 "peak_bytes": plan.peak_bytes,
                 **self._reasons(known.get(number), plan),
             }
             for number, plan in enumerate(self.report.groups)
         ]
-
-    def _alone(self, plan: GroupPlan) -> int | None:
-        """Cycles of a group's ops run globally; None when one of them has no such kernel."""
-        prices = prices_of(self.chip)
-        try:
-            return sum(prices.globally(self.ops[index]) for index in plan.records)
-        except (UserError, ValueError):
-            return None
 
     def _reasons(self, found: Explanation | None, plan: GroupPlan) -> dict[str, Any]:
         if found is None:
@@ -265,6 +257,15 @@ class ModuleGroups:
             for index, record in enumerate(self.ops)
             if index not in inside and is_computation(record)
         ]
+
+
+def alone_cycles(plan: GroupPlan, ops: Sequence[OpRecord], chip: Chip) -> int | None:
+    """Cycles of a group's ops run one by one from DDR; None when one of them has no such kernel."""
+    prices = prices_of(chip)
+    try:
+        return sum(prices.globally(ops[index]) for index in plan.records)
+    except (UserError, ValueError):
+        return None
 
 
 def _core_row(plan: GroupPlan, share: CoreShare, costs: ItemCycles) -> dict[str, Any]:

@@ -6,29 +6,37 @@ import re
 from collections.abc import Sequence
 
 from textual import events, on
+from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
+from textual.geometry import Size
 from textual.message import Message
 
 from app import units
 from app.actions import bindings
-from app.widgets.inspector import Inspector
 from app.widgets.lines import Line, LineView, Span
 from app.widgets.lmem_canvas import View
 from app.widgets.lmem_facts import (
     ROLES,
     GroupFacts,
     facts_of,
-    kib,
     parts_of,
     slice_text,
 )
 from app.widgets.lmem_map import LmemMap
+from app.widgets.lmem_words import kib, kib_column, secs_text
 from app.widgets.step_lanes import StepLanes
 from app.widgets.table import Column, Row, TableView, fitted
-from app.widgets.why import LABEL, WhyPanel, labelled, short_secs, wrapped
+from app.widgets.why import LABEL, Gain, WhyPanel, WrappedPanel, labelled, wrapped
 from engine.group_cores import CoreShare
-from engine.passes.layer_group.plan import BufferKind, Explanation, Item, ItemKind, LayerGroupReport
+from engine.passes.layer_group.plan import (
+    BufferKind,
+    Explanation,
+    GroupPlan,
+    Item,
+    ItemKind,
+    LayerGroupReport,
+)
 from engine.snapshot import OpRecord
 from engine.tpu.chip import Chip
 
@@ -40,20 +48,22 @@ class GroupList(TableView):
 
     HELP = """
 The layer groups of the module in program order: the ops that run in local memory without going back to DDR, into how
-many slices they are cut (`c2`: channels in two), cycles of the whole group, the highest byte used per lane, and the
-engine that holds up most of its time steps.
+many slices they are cut (`csecs 2`: channels in two), cycles of the whole group, the highest address used per lane, and
+the engine that holds up most of its time steps. **g** and **G** choose the next and the previous group here, too;
+**home** and **end** the first and the last.
 """
     EMPTY = "no layer group"
-    SCOPES = ("list", "lmem")
+    SCOPES = ("lmem", "list")
+    BINDINGS = bindings("lmem")
 
     def __init__(self, *, id: str | None = None) -> None:
         columns = (
             Column("#", right=True),
-            Column("ops", stretch=True),
-            Column("slices", rank=1),
+            Column("ops", stretch=True, least=10),
+            Column("slices", rank=2),
             Column("cycles", right=True),
-            Column("peak KiB", right=True, rank=3),
-            Column("bound", rank=2),
+            Column("highest", right=True, rank=1),
+            Column("bound", rank=3),
         )
         super().__init__(columns, id=id, title="layer groups")
         self.GAP = " "
@@ -75,9 +85,9 @@ def _group_row(facts: GroupFacts) -> Row:
         (
             str(facts.number),
             (facts.kinds, "bad" if facts.problems else ""),
-            (short_secs(facts.plan.secs), "muted"),
+            (secs_text(facts.plan.secs.as_tuple()), "muted"),
             units.cycles(facts.cycles) if not facts.work.idle else ("idle", "faint"),
-            kib(facts.plan.peak_bytes),
+            kib_column(facts.plan.peak_bytes) if not facts.work.idle else "",
             (f"{engine} {100 * share:.0f} %" if engine else "", role),
         ),
         facts.number,
@@ -254,7 +264,7 @@ def side_by_side(lines: Sequence[Line], width: int) -> list[list[Span]]:
     return [[*fitted(a, width - 1), (" ", ""), *b] for a, b in zip(left, right, strict=False)]
 
 
-class BufferPanel(Inspector):
+class BufferPanel(WrappedPanel):
     """The buffer under the map's cursor."""
 
     HELP = """
@@ -263,33 +273,25 @@ each lane, bank + offset), how long it is live, which part of the value it holds
 time step. **held** weights are loaded once for all slices. **shares** warns of a bank that the DMA and the compute
 engine touch in the same step.
 """
-    SCOPES = ("list", "lmem")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.border_title = "buffer"
-        self._about: tuple[GroupFacts, View] | None = None
 
     def look_at(self, facts: GroupFacts | None, view: View) -> None:
         """Show another buffer."""
-        self._about = None if facts is None else (facts, view)
-        self._fill()
-
-    def _fill(self) -> None:
-        if self._about is None:
-            self.show("buffer", [])
+        if facts is None:
+            self.tell("buffer", lambda width: [])
             return
-        facts, view = self._about
         title = buffer_title(facts, view.selected) if view.selected >= 0 else "free memory"
-        width = self.inner_width
-        if width < _TWO_COLUMNS:
-            self.show(title, buffer_lines(facts, view, width))
-        else:
-            self.show(title, side_by_side(buffer_lines(facts, view, width // 2 - 1), width // 2))
+        self.tell(title, lambda width: _in_columns(facts, view, width))
 
-    def on_resize(self) -> None:
-        """Wrap anew."""
-        self._fill()
+
+def _in_columns(facts: GroupFacts, view: View, width: int) -> list[list[Span]]:
+    """What is known about a buffer, in two columns where there is room."""
+    if width < _TWO_COLUMNS:
+        return buffer_lines(facts, view, width)
+    return side_by_side(buffer_lines(facts, view, width // 2 - 1), width // 2)
 
 
 # -- all of it -----------------------------------------------------------------------------------------------------
@@ -302,7 +304,7 @@ class LocalMemoryPane(Container):
     (`core_shares`); none for a program for one core. core: the one that is shown.
     """
 
-    BINDINGS = bindings("lmem")
+    BINDINGS = [*bindings("lmem"), ("escape", "back_to_map", "Back")]
     DEFAULT_CSS = """
     LocalMemoryPane {
         layout: horizontal; height: 1fr; width: 1fr;
@@ -355,6 +357,7 @@ class LocalMemoryPane(Container):
         self.core = 0
         self.groups: list[GroupFacts] = []
         self.number = 0
+        self._alone: dict[int, int | None] = {}
 
     def compose(self) -> ComposeResult:
         with Vertical(id="lmem-main"):
@@ -375,9 +378,13 @@ class LocalMemoryPane(Container):
 
     def on_resize(self, event: events.Resize) -> None:
         """Side panels beside the map or under it."""
-        self.set_class(event.size.width < 100, "-narrow")
-        self.set_class(event.size.width >= 150, "-wide")
-        self.set_class(event.size.height < 27, "-low")
+        self._fit(event.size)
+
+    def _fit(self, size: Size) -> None:
+        if size:
+            self.set_class(size.width < 100, "-narrow")
+            self.set_class(size.width >= 150, "-wide")
+            self.set_class(size.height < 27, "-low")
 
     def show_report(
         self,
@@ -389,6 +396,7 @@ class LocalMemoryPane(Container):
     ) -> None:
         """Show a module's groups, with the first on the map."""
         self.report, self.ops, self.chip, self.module, self.shares = report, ops, chip, module, shares
+        self._alone = {}
         self.core = min(self.core, self.cores - 1)
         self._show_core(0)
 
@@ -422,7 +430,8 @@ class LocalMemoryPane(Container):
         self.map.show(facts)
         self.query_one(GroupList).move_to_key(number)
         plan = self.report.groups[number] if facts is not None and self.report is not None else None
-        self.query_one(WhyPanel).explain(self._explanation(), plan, f"why group {number}?")
+        gain = self._gain(plan) if plan is not None else None
+        self.query_one(WhyPanel).explain(self._explanation(), plan, f"why group {number}?", gain)
         self._follow()
         if facts is not None:
             self.post_message(self.GroupSelected(number))
@@ -431,8 +440,19 @@ class LocalMemoryPane(Container):
         found = self.report.explanations if self.report is not None else ()
         return next((explanation for explanation in found if explanation.group == self.number), None)
 
+    def _gain(self, plan: GroupPlan) -> Gain | None:
+        """What the group on the map saves; None when one of its ops cannot run alone."""
+        from engine.group_tables import alone_cycles
+
+        assert self.chip is not None
+        if self.number not in self._alone:
+            self._alone[self.number] = alone_cycles(plan, self.ops, self.chip)
+        alone, facts = self._alone[self.number], self.groups[self.number]
+        return None if alone is None else Gain(len(facts.op_kinds), plan.cycles, alone)
+
     def _follow(self) -> None:
         """Lanes and side panel show what the map's cursor is on."""
+        self._fit(self.size)
         view = self.map.view
         self.query_one(StepLanes).show(self.facts, view, self.map.inner_width)
         self.query_one(BufferPanel).look_at(self.facts, view)
@@ -500,6 +520,15 @@ class LocalMemoryPane(Container):
     def action_group_list(self) -> None:
         """The list of groups; again: back to the map."""
         self._toggle(self.query_one(GroupList))
+
+    def action_back_to_map(self) -> None:
+        """From another panel to the map; on the map, and where a zoom or a search comes first, the screen knows."""
+        focused = self.screen.focused
+        searched = isinstance(focused, LineView) and bool(focused.sought)
+        if focused is self.map or searched or getattr(self.screen, "zoomed", None) is not None:
+            raise SkipAction
+        self._put_forward("lmem-buffer")
+        self.map.focus()
 
     def _toggle(self, panel: LineView) -> None:
         if panel.has_focus:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from app.widgets.lmem_facts import GroupFacts
 
-GUTTER = 11
+GUTTER = 12
 """Cells of bank number and address at the left."""
 
 MIN_STEP = 6

@@ -16,7 +16,8 @@ from rich.cells import cell_len
 
 from app.widgets.lines import Span
 from app.widgets.lmem_axis import GUTTER, AxisRow, bank_of, bank_rule, columns
-from app.widgets.lmem_facts import ROLES, GroupFacts, Part, kib, parts_of
+from app.widgets.lmem_facts import ROLES, GroupFacts, Part, parts_of
+from app.widgets.lmem_words import kib
 from engine.passes.layer_group.plan import BufferKind
 
 Cell = tuple[str, str]
@@ -118,7 +119,7 @@ class _Painter:
     def _free_cells(self, row: AxisRow) -> list[Cell]:
         behind = row.start >= self.facts.chip.lmem_bytes
         mark = "╳" if behind else bank_rule(self.facts, row) or "·"
-        role = "bad" if behind else "faint"
+        role = "bad" if behind else "rule"
         marks = [(" " if x % 2 else mark, role + ground) for x, ground in enumerate(self.grounds[GUTTER:])]
         line: list[Cell] = [(" ", "")] * GUTTER + marks
         if row.folded:
@@ -131,8 +132,8 @@ class _Painter:
     def _gutter(self, row: AxisRow, bank: int | None) -> list[Cell]:
         behind = row.start >= self.facts.chip.lmem_bytes
         name = "over" if behind else "" if bank is None else str(bank)
-        left = [(char, "bad bold" if behind else "muted") for char in f"{name:>4} "]
-        return left + [(char, "faint") for char in f"{kib(row.start):>5} "]
+        left = [(char, "bad bold" if behind else "heading") for char in f"{name:>4} "]
+        return left + [(char, "muted") for char in f"{kib(row.start):>6} "]
 
     # -- rectangles ---------------------------------------------------------------------------------------------
 

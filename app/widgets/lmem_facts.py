@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from app.widgets.documents import op_label
+from app.widgets.lmem_words import DIMS, joined_kinds
 from engine.group_cores import (
     COMPUTE_STAGE,
     LOAD_STAGE,
@@ -45,16 +46,8 @@ ROLES: Mapping[BufferKind, str] = {
 }
 """Colour of each kind of buffer (`app.theme`)."""
 
-DIMS = "ncdhw"
-
 _VAGUE = frozenset({"heads", "act", "mul", "bias", "keys", "values", "scales", "zeros"})
 """Last parts of a name that say little without the part before."""
-
-
-def kib(nbytes: int) -> str:
-    """Bytes in KiB, as local memory is counted: `72`, `2.3`."""
-    value = nbytes / 1024
-    return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
 
 
 @dataclass(frozen=True)
@@ -179,9 +172,14 @@ class GroupFacts:
         return max([self.chip.lmem_bytes, *(b.address + b.nbytes for b in self.plan.buffers)])
 
     @cached_property
+    def op_kinds(self) -> tuple[str, ...]:
+        """Kinds of the ops that compute."""
+        return tuple(record.kind for record in self.records if record.kind != "Reshape")
+
+    @cached_property
     def kinds(self) -> str:
         """`MatMul + Add + RMSNorm`: the ops that compute, repeats counted."""
-        return joined_kinds([record.kind for record in self.records if record.kind != "Reshape"])
+        return joined_kinds(self.op_kinds)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -510,20 +508,6 @@ def facts_of(
 
 def _holds(buffer: LmemBuffer, address: int) -> bool:
     return buffer.address <= address < buffer.address + max(1, buffer.nbytes)
-
-
-def joined_kinds(kinds: Sequence[str]) -> str:
-    """`3 MatMul + RMSNorm`: kinds in order of appearance, repeats counted."""
-    counts: dict[str, int] = {}
-    for kind in kinds:
-        counts[kind] = counts.get(kind, 0) + 1
-    return " + ".join(kind if number == 1 else f"{number} {kind}" for kind, number in counts.items())
-
-
-def secs_text(secs: Secs) -> str:
-    """`csecs 2`, `nsecs 2 csecs 4`, or `1 slice`."""
-    cut = [f"{dim}secs {number}" for dim, number in zip(DIMS, secs.as_tuple(), strict=True) if number > 1]
-    return " ".join(cut) or "1 slice"
 
 
 def slice_text(slices: Slices, secs: Secs, number: int | None) -> str:

@@ -17,7 +17,8 @@ from app.theme import Palette
 from app.widgets.lines import Line, LineView, Span
 from app.widgets.lmem_axis import GUTTER, Zoom, axis, columns
 from app.widgets.lmem_canvas import Canvas, View, draw, first_fit, legend
-from app.widgets.lmem_facts import GroupFacts, kib, secs_text
+from app.widgets.lmem_facts import GroupFacts
+from app.widgets.lmem_words import kib, kinds_in, secs_text
 from app.widgets.map_palette import MapPalette
 
 _ZOOMS = tuple(Zoom)
@@ -57,8 +58,13 @@ to scale, the banks in use with free space folded (every buffer has a line of it
 the next). **<** and **>** walk through the pipeline: in each pipeline step the loop loads one slice, computes the one
 before and stores the one before that; what holds no data then is only outlined. In a program for several cores each
 core runs some of the slices, in a pipeline and a local memory of its own: **C** shows the next core. Groups, cores and
-slices count from 0, as in the IR; steps from 1. **g** next group, **x** why this group, **o** the buffer's op in the
-IR, **/** finds a buffer, **:** goes to one (`%12`) or to a step (`3`).
+slices count from 0, as in the IR; steps from 1.
+
+The **highest address** in the title is where the uppermost buffer ends. The bytes that are live in a step may lie
+scattered below it: the lanes count them.
+
+**g** next group, **x** why this group, **o** the buffer's op in the IR, **/** finds a buffer, **:** goes to one (`%12`)
+or to a step (`3`).
 """
     EMPTY = "no layer group: every op of this module runs from DDR"
     SCOPES = ("lmem-map", "lmem")
@@ -101,6 +107,7 @@ IR, **/** finds a buffer, **:** goes to one (`%12`) or to a step (`3`).
         self.bank = 0
         self._canvas: Canvas | None = None
         self._drawn: tuple[object, ...] = ()
+        self._fitted = Size(0, 0)
 
     # -- contents -----------------------------------------------------------------------------------------------
 
@@ -129,6 +136,7 @@ IR, **/** finds a buffer, **:** goes to one (`%12`) or to a step (`3`).
 
     def rebuild(self) -> None:
         """Fit the canvas to the panel."""
+        self._fitted = self.scrollable_content_region.size
         self._titles()
         canvas = self.canvas()
         rows = len(canvas.axis) if canvas else 0
@@ -165,24 +173,13 @@ IR, **/** finds a buffer, **:** goes to one (`%12`) or to a step (`3`).
         if facts is None:
             self.border_title, self.border_subtitle = "local memory", ""
             return
-        module = f"{facts.module} · " if facts.module else ""
-        group = f"{module}group {facts.number} ({facts.number + 1} of {facts.count})"
-        self.border_title = _escaped(" · ".join([group, *self._about(facts)]))
-        palette = self.palette()
-        marks = "".join(_marked(text, palette, roles) for text, roles in legend(facts))
+        room = self.inner_width - TITLE_MARGIN
+        self.border_title = _escaped(map_title(facts, self.pipeline_step, room))
+        palette, marks = self.palette(), legend(facts)
         scale = f"bank {self.bank}" if self.zoom is Zoom.BANK else self.zoom.value
-        self.border_subtitle = f"{marks}[dim]{scale}[/]"
-
-    def _about(self, facts: GroupFacts) -> list[str]:
-        """What the title says behind the group."""
-        share = facts.share
-        if facts.work.idle and share is not None:
-            return [share.text, facts.kinds]
-        if self.pipeline_step is not None:
-            core = [] if share is None else [f"core {share.core} of {share.cores}"]
-            return [*core, facts.pipeline_text(self.pipeline_step), facts.kinds]
-        peak = f"peak {kib(facts.plan.peak_bytes)} of {kib(facts.chip.lmem_bytes)} KiB"
-        return [*([share.text] if share is not None else []), secs_text(facts.plan.secs), peak, facts.kinds]
+        shown = "".join(_marked(text, palette, roles) for text, roles in marks)
+        fits = sum(len(text) for text, _ in marks) + len(scale) <= room
+        self.border_subtitle = f"{shown}{scale if fits else ''}".rstrip()
 
     # -- drawing ------------------------------------------------------------------------------------------------
 
@@ -198,7 +195,10 @@ IR, **/** finds a buffer, **:** goes to one (`%12`) or to a step (`3`).
         return header_lines(self.facts, columns(self.facts.steps, self.inner_width), self.step, two)
 
     def render_line(self, y: int) -> Strip:
-        """One visible line."""
+        """One visible line; the panel is fitted for the next drawing where its size has changed unannounced."""
+        if self._fitted != self.scrollable_content_region.size:
+            self._fitted = self.scrollable_content_region.size
+            self.call_later(self.on_resize)
         canvas = self.canvas()
         if canvas is None:
             text = self._nothing().center(self.inner_width) if y == self.size.height // 3 else ""
@@ -335,6 +335,7 @@ IR, **/** finds a buffer, **:** goes to one (`%12`) or to a step (`3`).
 
     def on_click(self, event: events.Click) -> None:
         """The buffer and the step under the mouse; on the cursor's buffer a click opens it."""
+        event.prevent_default()  # a list's way to take a click would come next
         canvas = self.canvas()
         if canvas is None or self.facts is None:
             return
@@ -400,6 +401,43 @@ IR, **/** finds a buffer, **:** goes to one (`%12`) or to a step (`3`).
             f"{self.facts.names(self.selected)[0]}: {buffer.kind.value}, address {buffer.address}, "
             f"{buffer.nbytes} bytes per lane, steps {buffer.first_step + 1} to {buffer.last_step + 1}"
         )
+
+
+TITLE_MARGIN = 4
+"""Cells of a line that the title on the border cannot have."""
+
+
+def map_title(facts: GroupFacts, pipeline_step: int | None, width: int) -> str:
+    """Module, group, core, slices, highest address and ops in at most `width` cells.
+
+    The ops are cut first; core and address stay as long as anything does.
+    """
+    group = f"group {facts.number}"
+    numbered = f"{group} ({facts.number + 1} of {facts.count})"
+    about = _about(facts, pipeline_step)
+    forms = [
+        form for found in about for form in ([facts.module, numbered, *found], [facts.module, group, *found])
+    ]
+    forms += [[group, *found] for found in about]
+    texts = [" · ".join(text for text in form if text) for form in forms]
+    title = first_fit(texts, width) or texts[-1]
+    ops = kinds_in(facts.op_kinds, width - len(title) - 3)
+    return f"{title} · {ops}" if ops else title
+
+
+def _about(facts: GroupFacts, pipeline_step: int | None) -> list[list[str]]:
+    """What a title says between group and ops, the longest first."""
+    share = facts.share
+    core = [f"core {share.core} of {share.cores}"] if share is not None else []
+    whole = [share.text] if share is not None else []
+    if facts.work.idle:
+        return [whole]
+    if pipeline_step is not None:
+        step = facts.pipeline_text(pipeline_step)
+        return [[*core, step], [*core, step.partition(",")[0]]]
+    used, secs = kib(facts.plan.peak_bytes), secs_text(facts.plan.secs.as_tuple())
+    long, short = f"highest address {used} of {kib(facts.chip.lmem_bytes)} KiB", f"highest {used} KiB"
+    return [[*whole, secs, long], [*whole, secs, short], [*whole, short], [*core, short]]
 
 
 def header_lines(facts: GroupFacts, edges: Sequence[int], step: int, two: bool) -> list[list[Span]]:

@@ -15,8 +15,9 @@ from app.actions import bindings
 from app.widgets.lines import Line, Span
 from app.widgets.lmem_axis import GUTTER, columns
 from app.widgets.lmem_canvas import View, column_role, first_fit
-from app.widgets.lmem_facts import GroupFacts, StepCost, kib
-from app.widgets.lmem_map import StepView
+from app.widgets.lmem_facts import GroupFacts, StepCost
+from app.widgets.lmem_map import TITLE_MARGIN, StepView
+from app.widgets.lmem_words import kib
 from engine.group_cores import COMPUTE_STAGE, LOAD_STAGE, STORE_STAGE
 from engine.passes.layer_group.plan import ItemKind
 
@@ -35,7 +36,7 @@ def lane_lines(facts: GroupFacts, edges: Sequence[int], view: View) -> list[list
         "DMA": lanes.transfer,
         "TIU": lanes.compute,
         "bound by": lanes.bound,
-        "in use": lanes.used,
+        "bytes live": lanes.used,
         "fragments": lanes.holes,
         "moves": lanes.moves,
         "shared": lanes.banks,
@@ -110,7 +111,7 @@ class _Lanes:
         """Live bytes."""
         live = self.memory[step].live
         most = 0 < live == self.fullest
-        texts = [f"{kib(live)} KiB{', the most' if most else ''}", f"{kib(live)} KiB", kib(live)]
+        texts = [f"{kib(live)} KiB{', the most' if most else ''}", f"{kib(live)} KiB", f"{live / 1024:.0f}K"]
         return _bar(live, self.facts.chip.lmem_bytes, width, texts, "activations", most)
 
     def holes(self, step: int, width: int) -> list[Span]:
@@ -160,12 +161,12 @@ def _bar(part: int, whole: int, width: int, texts: Sequence[str], role: str, str
         f"ink:{role}.{shade} bg:{role}.{shade}{weight}",
         f"{'heading' if strong else 'muted'}{weight}",
     )
-    behind = first_fit(texts, width - filled - 1)
+    # over the bar the number has room for its unit, so the short form is for the narrowest steps
+    behind = first_fit(texts[:-1] or texts, width - filled - 1)
     if behind:
         return [(" " * filled, fill), (f" {behind}".ljust(width - filled), beside)]
-    text = (
-        f" {first_fit(texts, width - 1)}" if first_fit(texts, width - 1) else first_fit(texts, width)
-    ).ljust(width)
+    best = first_fit(texts, width)
+    text = (f" {best}" if len(best) < width and best else best).ljust(width)
     return [(text[:filled], fill), (text[filled:], beside)]
 
 
@@ -182,9 +183,10 @@ class StepLanes(StepView, inherit_bindings=False):
 
     HELP = """
 What each time step costs. **DMA** and **TIU** run at the same time, so a step takes as long as the slower one, which
-**bound by** names with the cycles for which the other waits. **in use** is the local memory that is live, per lane;
-**fragments** the share of free memory outside of the largest free range; **moves** the values loaded (↓) and stored
-(↑); **shared** the banks that both engines touch in the step.
+**bound by** names with the cycles for which the other waits. **bytes live** is the local memory that holds something,
+per lane; it may lie scattered up to the highest address, which the map's title names, and **fragments** says how much:
+the share of free memory outside of the largest free range. **moves** names the values loaded (↓) and stored (↑);
+**shared** the banks that both engines touch in the step.
 
 Without a pipeline step (**<** and **>**) the numbers are those of a whole slice with everything that is loaded for it.
 """
@@ -214,6 +216,7 @@ Without a pipeline step (**<** and **>**) the numbers are those of a whole slice
         self.pan = 0
         self.map_width = 0
         self._lines: list[list[Span]] = []
+        self._fitted = 0
 
     def on_mount(self) -> None:
         """First contents."""
@@ -222,11 +225,11 @@ Without a pipeline step (**<** and **>**) the numbers are those of a whole slice
     def show(self, facts: GroupFacts | None, view: View, map_width: int = 0) -> None:
         """Show a group's steps as the map looks at them, in the columns of a map `map_width` cells wide."""
         self.facts, self.view, self.map_width = facts, view, map_width
-        self._lines = []
+        self._lines, self._fitted = [], self.inner_width
         self.border_title = "time steps"
         if facts is not None and facts.steps:
             self._lines = lane_lines(facts, self._edges(facts), view)
-            self.border_title = lanes_title(facts, view.pipeline_step)
+            self.border_title = lanes_title(facts, view.pipeline_step, self.inner_width - TITLE_MARGIN)
         self.virtual_size = Size(0, len(self._lines))
         self.refresh()
 
@@ -251,7 +254,10 @@ Without a pipeline step (**<** and **>**) the numbers are those of a whole slice
         return self._lines[index]
 
     def render_line(self, y: int) -> Strip:
-        """One visible lane."""
+        """One visible lane; they are laid out for the next drawing where the width has changed unannounced."""
+        if self._fitted != self.inner_width:
+            self._fitted = self.inner_width
+            self.call_later(self.on_resize)
         row = y + self.scroll_offset.y
         return self.painted(self._lines[row] if row < len(self._lines) else [], self.pan)
 
@@ -270,6 +276,7 @@ Without a pipeline step (**<** and **>**) the numbers are those of a whole slice
 
     def on_click(self, event: events.Click) -> None:
         """The step under the mouse."""
+        event.prevent_default()  # a list's way to take a click would come next
         if self.facts is None:
             return
         edges = self._edges(self.facts)
@@ -279,15 +286,35 @@ Without a pipeline step (**<** and **>**) the numbers are those of a whole slice
                 self.post_message(self.StepSelected(self, step))
 
 
-def lanes_title(facts: GroupFacts, pipeline_step: int | None) -> str:
-    """What the steps cost in all."""
+def lanes_title(facts: GroupFacts, pipeline_step: int | None, width: int) -> str:
+    """What the steps cost in all, in at most `width` cells."""
     total = sum(facts.cost(step, pipeline_step).cycles for step in range(facts.steps))
-    whose = f"core {facts.share.core}" if facts.share is not None else "the group"
     if pipeline_step is not None and facts.item_cycles:
-        share = units.share(total, facts.cycles)
-        return f"time steps · {units.cycles(total)} in this pipeline step, {share} of {whose}"
-    engine, share_of = facts.bound_share()
-    bound = f" · {100 * share_of:.0f} % bound by {engine}" if engine else ""
-    slices = len(facts.work.numbers)
-    times = f"{slices} slices in {facts.pipeline_steps} pipeline steps" if slices > 1 else "1 slice"
-    return f"time steps · {units.cycles(facts.cycles)} for {times}{bound}"
+        whose = f"core {facts.share.core}" if facts.share is not None else "the group"
+        cycles, share = units.cycles(total), units.share(total, facts.cycles)
+        texts = [
+            f"{cycles} in this pipeline step, {share} of {whose}",
+            f"{cycles} in this pipeline step",
+            cycles,
+        ]
+    else:
+        texts = _loop_texts(facts)
+    return f"time steps · {first_fit(texts, width - len('time steps · ')) or texts[-1]}"
+
+
+def _loop_texts(facts: GroupFacts) -> list[str]:
+    """Cycles of all slices and the engine that bounds them, the longest first."""
+    engine, share = facts.bound_share()
+    cycles, slices = units.cycles(facts.cycles), len(facts.work.numbers)
+    counted = f"{slices} slices" if slices > 1 else "1 slice"
+    times = f"{counted} in {facts.pipeline_steps} pipeline steps" if slices > 1 else counted
+    if not engine:
+        return [f"{cycles} for {times}", f"{cycles} for {counted}", cycles]
+    percent = f"{100 * share:.0f} %"
+    return [
+        f"{cycles} for {times} · {percent} bound by {engine}",
+        f"{cycles} for {times} · {percent} {engine}",
+        f"{cycles} for {counted} · {percent} {engine}",
+        f"{cycles} · {percent} {engine}",
+        cycles,
+    ]

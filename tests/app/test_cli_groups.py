@@ -155,7 +155,10 @@ def test_explain_names_the_slice_counts_that_failed(opened: Run) -> None:
     assert group["alone_cycles"] > group["cycles"]
     # AND the same for people
     _, text, _ = opened("explain", "MODEL", "-m", "block_0", "--group", "2")
-    assert f"needs {failed[0]['needed_bytes']:,} of 262,144 bytes a lane" in text
+    assert "of 256 KiB" in text
+    assert f"({failed[0]['needed_bytes']:,} of 262,144 bytes) a lane" in text
+    assert "one group of 3 ops takes" in text
+    assert f"{group['alone_cycles'] - group['cycles']:,} of the {group['alone_cycles']:,} cycles" in text
     assert "✓ csecs 2" in text
 
 

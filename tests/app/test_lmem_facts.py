@@ -9,7 +9,8 @@ import pytest
 from lmem_cases import INDEX, OPS, PLAN, with_buffer
 from stream_bench import feed_forward, planned, small
 
-from app.widgets.lmem_facts import GroupFacts, Part, kib, parts_of, secs_text, slice_text
+from app.widgets.lmem_facts import GroupFacts, Part, parts_of, slice_text
+from app.widgets.lmem_words import kib, secs_text
 from engine.group_cores import price_items
 from engine.passes.layer_group.plan import BufferKind, GroupPlan, Secs
 from engine.passes.layer_group.search import plan_groups
@@ -106,8 +107,8 @@ class TestPipeline:
         slices = PLAN.items[0].slices
         assert slice_text(slices, PLAN.secs, 1) == "c 256..511 of 512, h 0..1535"
         assert slice_text(slices, PLAN.secs, None) == "c 256 of 512, h 0..1535"
-        assert secs_text(Secs(n=2, c=4)) == "nsecs 2 csecs 4"
-        assert secs_text(Secs()) == "1 slice"
+        assert secs_text(Secs(n=2, c=4).as_tuple()) == "nsecs 2 csecs 4"
+        assert secs_text(Secs().as_tuple()) == "1 slice"
 
 
 class TestProblems:

@@ -238,7 +238,7 @@ class TestTexts:
         for part in (
             "FAttention before it has no kernel",
             "295.5 of 256 KiB",
-            "40,448 B more are live in one step",
+            "39.5 KiB (40,448 bytes) more are live in one step",
             "179 of 256 KiB  322 kc",
             "joined 322 kc, apart 357 kc: 35.3 kc less joined",
             "cannot be joined, apart 331 kc",
@@ -253,7 +253,7 @@ class TestTexts:
     def test_a_slicing_without_bytes_has_no_bar(self) -> None:
         attempt = Attempt(Secs(h=3), "time step: two ops read other slices", 0, CHIP.lmem_bytes, None)
         first, second = attempt_lines(attempt, False, 80)
-        assert plain(first).strip() == "✗ h3"
+        assert plain(first).strip() == "✗ hsecs 3"
         assert "time step" in plain(second)
 
     def test_lanes_give_cycles_bound_and_moves(self) -> None:

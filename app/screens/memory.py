@@ -66,6 +66,8 @@ class MemoryScreen(WorkScreen):
         super().__init__(workspace)
         self.only: Arena | None = None
         self.memory: ModuleMemory | None = None
+        self._awaits_groups = False
+        """Local memory was asked for before the module had come to its groups."""
 
     def compose_body(self) -> Iterator[Widget]:
         yield ArenaBars()
@@ -98,6 +100,8 @@ class MemoryScreen(WorkScreen):
         self.show_details()
         if self.has_class("-local"):
             self._show_groups()
+        elif self._awaits_groups and not self._groups_to_come():
+            self.action_local_memory()
 
     def _load(self) -> ModuleMemory | None:
         from engine.tables import layer_view, module_places
@@ -141,7 +145,13 @@ class MemoryScreen(WorkScreen):
         self.show_details()
 
     def action_local_memory(self) -> None:
-        """DDR, or the local memory of the layer groups."""
+        """DDR, or local memory of the layer groups; of a module that is being compiled as soon as they are there."""
+        self._awaits_groups = not self.has_class("-local") and self._groups_to_come()
+        if self._awaits_groups:
+            self.notify(
+                f"{self.work.layer_name} is being compiled: its local memory is shown when it has layer groups"
+            )
+            return
         if not self.has_class("-local") and not self._show_groups():
             self.notify("this module has no layer groups: every op runs from DDR and back")
             return
@@ -152,12 +162,20 @@ class MemoryScreen(WorkScreen):
         else:
             self._focus_module()
 
+    def _groups_to_come(self) -> bool:
+        """Whether the module is still to be compiled, or is on the way to its groups."""
+        arrived = self.work.snapshot(GROUPED) is not None
+        return (
+            self.work.running and not arrived and self.work.state(self.work.module) in ("pending", "running")
+        )
+
     def _focus_module(self) -> None:
         """Keys go to the map or the table of the module."""
         (self.query_one(MemoryMap) if self.has_class("-map") else self.query_one(MemoryTable)).focus()
 
     def action_program(self) -> None:
         """DDR of the whole program, or back to the module."""
+        self._awaits_groups = False
         self.remove_class("-local")
         self.toggle_class("-program")
         if self.has_class("-program"):
@@ -174,6 +192,7 @@ class MemoryScreen(WorkScreen):
         elif self.has_class("-local"):
             self.action_local_memory()
         else:
+            self._awaits_groups = False
             super().leave()
 
     def _show_program(self) -> None:
@@ -225,6 +244,7 @@ class MemoryScreen(WorkScreen):
 
     def action_time_axis(self) -> None:
         """Map or table."""
+        self._awaits_groups = False
         self.remove_class("-local", "-program")
         self.toggle_class("-map")
         on_map = self.has_class("-map")

@@ -219,7 +219,7 @@ def lmem_map(memory: Mapping[str, Any], group: int, *, title: str, bank_bytes: i
     return canvas.svg()
 
 
-def _shares(about: Row | None) -> list[CoreShare]:
+def shares_of(about: Row | None) -> list[CoreShare]:
     """What each core runs of a group."""
     if about is None:
         return []
@@ -240,7 +240,7 @@ def _refuse_idle(about: Row | None) -> None:
     """Raise UserError for a group of which the core that the table is about runs nothing."""
     if about is None or about.get("core") is None:
         return
-    busy = [str(share.core) for share in _shares(about) if not share.idle]
+    busy = [str(share.core) for share in shares_of(about) if not share.idle]
     raise UserError(
         f"core {about['core']} runs nothing of layer group {about['group']}: "
         + (f"core {busy[0]} runs all of it" if len(busy) == 1 else f"cores {', '.join(busy)} run it")
@@ -318,9 +318,9 @@ def _draw_pipeline(canvas: Canvas, core: Row, left: float, top: float) -> None:
 
 def _lmem_heading(canvas: Canvas, about: Row | None, rows: Sequence[Row], title: str, capacity: int) -> None:
     peak = max(row["address"] + row["bytes"] for row in rows)
-    facts = [f"{len(rows)} buffers", f"peak {peak / 1024:.0f} of {capacity / 1024:.0f} KiB a lane"]
+    facts = [f"{len(rows)} buffers", f"highest address {_kib(peak)} of {_kib(capacity)} KiB a lane"]
     if about is not None:
-        shares, core = _shares(about), about.get("core")
+        shares, core = shares_of(about), about.get("core")
         if len(shares) > 1:
             facts[:0] = [shares[core].text] if core is not None else [_cores_text(shares)]
         cycles = about["cycles"] if core is None else about["cores"][core]["cycles"]
@@ -330,6 +330,10 @@ def _lmem_heading(canvas: Canvas, about: Row | None, rows: Sequence[Row], title:
         facts += [*secs, words.cycles(cycles)]
     canvas.text(MARGIN, 34, title, size=17, bold=True)
     canvas.text(MARGIN, 54, " · ".join(facts), role="muted", size=12)
+
+
+def _kib(nbytes: int) -> str:
+    return f"{nbytes / 1024:.1f}".removesuffix(".0")
 
 
 def _cores_text(shares: Sequence[CoreShare]) -> str:

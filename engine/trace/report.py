@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +11,7 @@ from string import Template
 from typing import Any
 
 from engine.compiler import Compilation
+from engine.group_cores import CoreShare
 from engine.merge import layout_of
 from engine.sim.throughput import Simulator
 from engine.stages import Kind, ModuleSpec, Stage
@@ -19,7 +21,7 @@ from engine.trace import html, words
 from engine.trace.charts import Bar, Segment, bar_chart, line_chart, strip
 from engine.trace.graph import graph_svg
 from engine.trace.html import Cell
-from engine.trace.memory_map import ddr_map, lmem_map
+from engine.trace.memory_map import ddr_map, lmem_map, shares_of
 from engine.trace.output import suffix_of, write_file
 from engine.trace.palette import css_variables
 from engine.trace.program_graphs import STAGE_TITLES, pass_totals
@@ -262,17 +264,31 @@ def _memory_section(compilation: Compilation) -> str:
 
 
 def _group_maps(compilation: Compilation, spec: ModuleSpec, memory: Mapping[str, Any]) -> str:
-    """Local memory of each of a module's layer groups."""
+    """Local memory of each of a module's layer groups: of several cores, as the first that runs it has it."""
     chip = compilation.options.chip
-    numbers = sorted({row["group"] for row in memory["lmem"]})
+    of_core = cache(lambda core: memory_table(compilation, spec.name, core))
     parts = []
-    for number in numbers:
+    for group in memory["groups"]:
+        number, shares = group["group"], shares_of(group)
+        found, note = memory, ""
+        if len(shares) > 1:
+            drawn = next(share for share in shares if not share.idle)
+            found, note = of_core(drawn.core), _cores_note(drawn, shares)
         title = f"{spec.name}, layer group {number}"
-        svg = lmem_map(memory, number, title=title, bank_bytes=chip.bank_bytes, banks=chip.banks)
-        ops = next((group["ops"] for group in memory["groups"] if group["group"] == number), ())
-        shown = " + ".join(str(op).partition(".")[2] for op in ops)
-        parts.append(html.folded(f"local memory of layer group {number}", shown, html.inline(svg)))
+        svg = lmem_map(found, number, title=title, bank_bytes=chip.bank_bytes, banks=chip.banks)
+        shown = " + ".join(str(op).partition(".")[2] for op in group["ops"])
+        picture = html.figure(svg, note) if note else html.inline(svg)
+        parts.append(html.folded(f"local memory of layer group {number}", shown, picture))
     return "".join(parts)
+
+
+def _cores_note(drawn: CoreShare, shares: Sequence[CoreShare]) -> str:
+    """Whose local memory a picture shows, and what the other cores do."""
+    others = [share for share in shares if share.core != drawn.core and not share.idle]
+    if not others:
+        return f"Core {drawn.core} is drawn; the other cores run nothing of this group."
+    rest = ", ".join(f"core {share.core} {share.slices_text}" for share in others)
+    return f"Core {drawn.core} is drawn, which runs {drawn.slices_text}; in the same places run {rest}."
 
 
 def _program_bytes(compilation: Compilation) -> tuple[int, int, int]:

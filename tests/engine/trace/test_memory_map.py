@@ -114,7 +114,7 @@ def test_buffers_lie_at_their_banks_and_steps() -> None:
     assert w["width"] + 3 == pytest.approx(3 * (x["width"] + 3), abs=0.1)
     assert x["y"] - w["y"] == pytest.approx(1.5 * (w["height"] + 1.5), abs=0.1)
     assert {"step 1", "step 2", "step 3"} <= set(words(svg))
-    assert "2 buffers · peak 4 of 16 KiB a lane · csecs 4 · 12.0 kc" in words(svg)
+    assert "2 buffers · highest address 4 of 16 KiB a lane · csecs 4 · 12.0 kc" in words(svg)
 
 
 def test_a_lifetime_around_the_loop_is_two_boxes() -> None:

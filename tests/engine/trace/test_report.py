@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiled import tiny_compilation
+from compiled import compile_here, tiny_compilation
+from core_cases import SMALL
 
 from engine.compiler import Compilation
 from engine.errors import CompileError, UserError
@@ -17,6 +19,7 @@ from engine.sim.throughput import simulate
 from engine.tables import memory_table
 from engine.trace import report
 from engine.trace.html import inline
+from engine.trace.memory_map import shares_of
 from engine.trace.report import report_html, write_report
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -168,3 +171,29 @@ def test_files_and_what_is_missing(compilation: Compilation, tmp_path: Path) -> 
     with pytest.raises(CompileError):
         write_report(half, tmp_path / "half.html")
     assert not (tmp_path / "half.html").exists()
+
+
+def test_a_group_of_several_cores_is_drawn_for_one_with_a_note(tmp_path: Path) -> None:
+    # GIVEN a block for two cores, whose last group both run
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(SMALL))
+    options = {"quantize": "bf16", "seq_length": 1024, "history": False, "chip_name": "bm1688", "cores": 2}
+    compilation = compile_here(path, ("block_0",), **options)
+    spec, _ = compilation.find("block_0")
+    memory = memory_table(compilation, "block_0")
+    numbers = {row["group"]: [bool(core["slices"]) for core in row["cores"]] for row in memory["groups"]}
+    # WHEN its maps are drawn THEN each is that of one core, with its pipeline, and says what the others do
+    text = report._group_maps(compilation, spec, memory)
+    assert "2 cores:" not in text
+    assert text.count("<figcaption>") == len(numbers)
+    shared = next(number for number, runs in numbers.items() if all(runs))
+    share, other = (shares_of(memory["groups"][shared])[core] for core in (0, 1))
+    assert f"core 0 of 2 · {share.slices_text}" in text
+    assert (
+        f"Core 0 is drawn, which runs {share.slices_text}; in the same places run core 1 {other.slices_text}."
+        in text
+    )
+    assert "the other cores run nothing of this group" in text
+    first = other.parts[0][0]
+    assert "compute slice 0<" in text
+    assert f"compute slice {first}<" not in text

@@ -346,18 +346,33 @@ def ir(
 ) -> None:
     """Print the IR of a module after a pass.
 
-    Of block_0, the shared module; of block_7, the same module with layer 7's names and addresses.
+    With the names and addresses of the layer that the module's name says: block_0 and block_7 are one module, read as
+    layer 0 and as layer 7. Addresses are those of the whole program in a compiled file.
     """
     from app.console import emit
-    from engine.tables import ir_text
+    from engine.tables import ir_text, is_provisional, snapshot_after
 
     compilation = _compile_view(_open(model, options), module)
     pass_name = after or _last_pass(compilation, module)
     text = ir_text(compilation, module, pass_name)
+    provisional = is_provisional(compilation, snapshot_after(compilation, module, pass_name))
     if as_json:
-        emit({"module": module, "pass": pass_name, "ir": text})
+        emit({"module": module, "pass": pass_name, "provisional": provisional, "ir": text})
     else:
         sys.stdout.write(text)
+    if provisional:
+        _note_provisional(module)
+
+
+def _note_provisional(module: str) -> None:
+    from app.console import messages
+
+    messages().print(
+        f"addresses are provisional: {module} was compiled alone, and merge places it when all modules are compiled "
+        "(tpuscope compile MODEL -o FILE, then this command on FILE)",
+        style="yellow",
+        markup=False,
+    )
 
 
 def _last_pass(compilation: Compilation, module: str) -> str:
@@ -388,7 +403,7 @@ def diff(
     from app.console import emit, output
     from app.render import diff_json, side_by_side_view, unified_view
     from engine import diff as differ
-    from engine.tables import ir_text, pass_behind, snapshot_after
+    from engine.tables import ir_text, is_provisional, pass_behind, snapshot_after
 
     compilation = _compile_view(_open(model, options), module)
     later = after or pass_behind(compilation, module, before)
@@ -403,6 +418,8 @@ def diff(
         view = side_by_side_view(lines) if side_by_side else unified_view(lines)  # type: ignore[arg-type]
         output().print(heading, style="bold", markup=False)
         output().print(view, soft_wrap=not side_by_side)
+    if any(is_provisional(compilation, snapshot) for snapshot in snapshots):
+        _note_provisional(module)
     if found.counts().any:
         raise typer.Exit(FOUND)
 

@@ -167,6 +167,10 @@ class LayerView:
     shifts: Mapping[Arena, int]
     bases: Mapping[Arena, tuple[int, int]]
 
+    def base(self, arena: Arena) -> int:
+        """Where the layer's arena starts."""
+        return self.bases[arena][0] + self.shifts[arena]
+
     def address(self, address: int) -> int:
         """The layer's address of one of the module's own."""
         for arena, (start, size) in self.bases.items():
@@ -194,25 +198,32 @@ def layer_view(compilation: Compilation, module: str) -> LayerView:
 
 
 _ENCODED_ADDRESS = re.compile(r", (\d+) : i64>")
-_ARENA_ADDRESS = re.compile(r"(module\.(?:coeff|io|neuron)_addr = )(\d+)")
+_ARENA_ADDRESS = re.compile(r"(module\.(coeff|io|neuron)_addr = )\d+")
 
 
 def ir_text(compilation: Compilation, module: str, pass_name: str) -> str:
-    """The IR after a pass.
+    """The IR after a pass as the layer that `module` names has it: module name, tensors and addresses.
 
-    A module asked for by its own name is shown as compiled: names with the layer placeholder, arenas from the chip's
-    DDR base. Asked for as another of its layers (`block_7`), it carries that layer's name, tensors and addresses.
+    `block_7` reads as layer 7, `block_0` as layer 0. Addresses are those of the whole program, unless they are
+    provisional (see `is_provisional`): then arenas start at the chip's DDR base.
     """
     snapshot = snapshot_after(compilation, module, pass_name)
     spec, layer = compilation.find(module)
-    if spec.name == module:
-        return snapshot.text
     text = snapshot.text.replace(f"@{spec.name} ", f"@{spec.name_for(layer)} ").replace("{i}", str(layer))
-    if "coeff_addr" not in snapshot.attributes:
+    if not _has_addresses(snapshot) or not compilation.complete:
         return text
     view = layer_view(compilation, module)
-    text = _ARENA_ADDRESS.sub(lambda m: f"{m[1]}{view.address(int(m[2]))}", text)
+    text = _ARENA_ADDRESS.sub(lambda m: f"{m[1]}{view.base(Arena[m[2].upper()])}", text)
     return _ENCODED_ADDRESS.sub(lambda m: f", {view.address(int(m[1]))} : i64>", text)
+
+
+def is_provisional(compilation: Compilation, snapshot: Snapshot) -> bool:
+    """Whether a snapshot has addresses and merge has not placed them, because other modules are not compiled."""
+    return _has_addresses(snapshot) and not compilation.complete
+
+
+def _has_addresses(snapshot: Snapshot) -> bool:
+    return "coeff_addr" in snapshot.attributes
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------

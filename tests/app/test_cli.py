@@ -74,8 +74,32 @@ def test_ir(run: Run, compiled: Path) -> None:
     value = checked("ir", out)
     _, text, _ = run("ir", compiled, "-m", "block_1", "--after", "address-assign")
     assert value["ir"] == text
+    assert not value["provisional"]
     assert "model.layers.1." in text
     assert "{i}" not in text
+
+
+@pytest.mark.parametrize("module", ["block_0", "block_1", "block_2", "block_cache_2", "embedding", "lm_head"])
+def test_ir_and_memory_agree_on_where_weights_lie(run: Run, compiled: Path, module: str) -> None:
+    # GIVEN a compiled file: merge has placed every module
+    _, text, err = run("ir", compiled, "-m", module, "--after", "codegen")
+    _, out, _ = run("memory", compiled, "-m", module, "--json")
+    first = min(row["address"] for row in checked("memory", out)["ddr"] if row["arena"] == "coeff")
+    # THEN the arena of weights begins where the first of them lies, and nothing is provisional
+    assert f"module.coeff_addr = {first} " in text
+    assert "provisional" not in err
+
+
+def test_ir_and_diff_of_a_module_compiled_alone_say_that_addresses_are_provisional(
+    run: Run, checkpoint: Path
+) -> None:
+    for command in (("ir",), ("diff", "--from", "core-parallel", "--to", "address-assign")):
+        _, _, err = run(*command, checkpoint, "-m", "block_2", *OPTIONS)
+        assert " ".join(err.split()).count("addresses are provisional: block_2 was compiled alone") == 1
+    # BUT not where there are no addresses
+    _, text, err = run("ir", checkpoint, "-m", "block_2", "--after", "import", *OPTIONS)
+    assert "provisional" not in err
+    assert "model.layers.2." in text
 
 
 def test_diff_shows_what_matmuls_and_the_mlp_became(run: Run, compiled: Path) -> None:

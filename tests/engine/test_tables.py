@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from compiled import tiny_compilation
+from compiled import compile_here, tiny_compilation
+from tiny import write_tiny
 
 from engine.compiler import Compilation
 from engine.diff import diff
@@ -19,6 +21,8 @@ from engine.snapshot import ModuleSnapshots
 from engine.tables import (
     explain_table,
     ir_text,
+    is_provisional,
+    kv_slots,
     kv_table,
     memory_problems,
     memory_table,
@@ -27,6 +31,7 @@ from engine.tables import (
     snapshot_after,
 )
 from engine.top.checkpoint.layout import block_tensors, expected_tensors
+from engine.tpu.isa import Arena
 
 
 @pytest.fixture(scope="module")
@@ -222,17 +227,77 @@ def test_records_of_an_explanation_can_be_demanded() -> None:
 # -- a shared module as one layer sees it ------------------------------------------------------------------------------
 
 
-def test_ir_of_another_layer_carries_its_names_and_addresses(compilation: Compilation) -> None:
-    shared = ir_text(compilation, "block_cache_0", "address-assign")
-    own = ir_text(compilation, "block_cache_1", "address-assign")
-    assert "{i}" in shared
-    assert "{i}" not in own
-    assert "module @block_cache_1 " in own
-    at = {row["tensor"]: row["address"] for row in memory_table(compilation, "block_cache_1")["ddr"]}
-    line = next(text for text in own.splitlines() if "layers.1.input_layernorm.weight" in text)
-    assert re.search(r"-> tensor<[^>]*, (\d+) : i64>", line)[1] == str(
-        at["model.layers.1.input_layernorm.weight"]
-    )  # type: ignore[index]
+def ir_places(text: str) -> dict[str, int]:
+    """Weight -> address, as the text of the IR has them; of a quantised one its packed numbers."""
+    pattern = re.compile(r'"top.Weight"\(\) \{.*?tensors = \["([^"]*)"\].*-> tensor<[^>]*, (\d+) : i64>')
+    return {
+        match[1]: int(match[2])
+        for line in text.splitlines()
+        if (match := pattern.search(line)) and ".scale" not in line and ".zero_point" not in line
+    }
+
+
+def memory_places(compilation: Compilation, module: str) -> dict[str, int]:
+    return {row["tensor"]: row["address"] for row in memory_table(compilation, module)["ddr"]}
+
+
+@pytest.mark.parametrize("pass_name", ["address-assign", "codegen"])
+def test_ir_has_the_names_and_addresses_that_memory_has(compilation: Compilation, pass_name: str) -> None:
+    # GIVEN every name that a module goes by: shared, of one layer, outside of the layers
+    names = [name for spec in compilation.specs for name in spec.names]
+    assert {"block_0", "block_1", "block_2", "block_cache_1_2", "embedding", "lm_head"} <= set(names)
+    for name in names:
+        # WHEN its IR is read
+        text = ir_text(compilation, name, pass_name)
+        # THEN it is about that layer and nothing else
+        assert f"module @{name} " in text
+        assert "{i}" not in text
+        # AND every weight, and the arenas themselves, lie where the memory table and merge put them
+        places = memory_places(compilation, name)
+        found = ir_places(text)
+        assert found.items() <= places.items()
+        assert found
+        bases = compilation.merged.bases[compilation.find(name)[0].name, compilation.find(name)[1]]
+        attributes = re.findall(r"module\.(coeff|io|neuron)_addr = (\d+)", text)
+        assert {arena: int(address) for arena, address in attributes} == {
+            arena.name.lower(): bases.of(arena) for arena in Arena
+        }
+
+
+def test_ir_has_history_where_the_kv_slots_are(compilation: Compilation) -> None:
+    for module, spec_name in (("block_cache_0", "block_cache_0"), ("block_kv_1", "block_kv_0")):
+        spec, layer = compilation.find(module)
+        assert spec.name == spec_name
+        slots = next(row for row in kv_slots(compilation, spec) if row.layer == layer)
+        head = next(line for line in ir_text(compilation, module, "codegen").splitlines() if "@main" in line)
+        history = re.search(r'tensor<[^>]*, (\d+) : i64> loc\("history_k"\)', head)
+        assert history is not None
+        assert int(history[1]) == slots.k_address
+
+
+def test_a_module_without_weights_keeps_its_empty_arena_where_merge_put_it(tmp_path: Path) -> None:
+    # GIVEN a head that reads logits only: its coeff arena is empty, so coeff and io start at one address
+    compilation = compile_here(write_tiny(tmp_path, "llama"), seq_length=64, sample=True)
+    text = ir_text(compilation, "greedy_head", "codegen")
+    bases = compilation.merged.bases["greedy_head", 0]
+    assert f"module.coeff_addr = {bases.coeff} " in text
+    assert f"module.io_addr = {bases.io} " in text
+
+
+def test_addresses_are_provisional_until_all_modules_are_compiled(compilation: Compilation) -> None:
+    # GIVEN the same program of which one module is compiled
+    alone = Compilation(compilation.config, compilation.options, compilation.specs)
+    alone.modules["block_0"] = compilation.modules["block_0"]
+    # WHEN layer 1 is read
+    last, first = (snapshot_after(alone, "block_1", name) for name in ("codegen", "import"))
+    text = ir_text(alone, "block_1", "codegen")
+    # THEN its names are known, and its addresses are told to be provisional where there are any
+    assert "module @block_1 " in text
+    assert "model.layers.1.input_layernorm.weight" in text
+    assert f"module.coeff_addr = {compilation.options.chip.ddr_base} " in text
+    assert is_provisional(alone, last)
+    assert not is_provisional(alone, first)
+    assert not is_provisional(compilation, last)
 
 
 def test_unknown_pass_and_module_are_named_with_what_there_is(compilation: Compilation) -> None:

@@ -121,12 +121,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except typer.Abort:
         return _fail("interrupted", INTERRUPTED)
     except (BrokenPipeError, _OutputClosedError):
-        # the reader of our output has seen enough
-        streams.discard_output()
-        return 0
+        return _output_closed()
+    except SystemExit as error:
+        # Rich answers a closed pipe by itself where typer prints help
+        if isinstance(error.__context__, BrokenPipeError):
+            return _output_closed()
+        raise
     except OSError as error:
         streams.discard_output()
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), MISTAKE)
+        name = streams.name_of(error)
+        return _fail(f"{name}: {error.strerror}" if name else str(error), MISTAKE)
+
+
+def _output_closed() -> int:
+    """The reader of our output has seen enough."""
+    streams.discard_output()
+    return 0
 
 
 def _fail(message: str, code: int) -> int:
@@ -150,6 +160,8 @@ def _open(model: str, options: dict[str, Any]) -> Session:
 
 def _require_model(model: str) -> None:
     """Raise UserError, with the command that may have been meant, unless the path exists."""
+    if not model:
+        raise UserError("MODEL is empty; give a checkpoint folder, a config.json or a compiled file")
     if Path(model).expanduser().exists():
         return
     from difflib import get_close_matches
@@ -221,7 +233,8 @@ def explore(
 
 
 def _is_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    """The explorer reads keys from stdin, draws on stderr and asks stdout for the terminal's size."""
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def _remember(model: str, options: dict[str, Any]) -> None:
@@ -892,9 +905,9 @@ def config_path(as_json: Json = False) -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib import metadata
+        from engine.version import version
 
-        sys.stdout.write(f"tpuscope {metadata.version('tpuscope')}\n")
+        sys.stdout.write(f"tpuscope {version()}\n")
         raise typer.Exit
 
 

@@ -40,6 +40,13 @@ def generate_text(
     if machine:
         _warn_of_size(session)
     stream = session.token_stream(prompt)
+    if stream is None:
+        messages().print(
+            f"⚠ token ids in place of text: {session.text_problem}",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
     texts: list[str] = []
     tokens: list[GeneratedToken] = []
     violations: dict[Any, dict[str, Any]] = {}

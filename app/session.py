@@ -301,11 +301,17 @@ class Session:
         return self.tokenizer.encode_chat(text) if chat else self.tokenizer.encode(text)
 
     def token_stream(self, prompt: Sequence[int]) -> TokenStream | None:
-        """Turns generated tokens into text; None for a model without a tokenizer."""
+        """Turns generated tokens into text; None for a model whose tokenizer is missing or cannot be read."""
+        return None if self.text_problem else self.tokenizer.stream(prompt)
+
+    @cached_property
+    def text_problem(self) -> str:
+        """Why tokens cannot become text; empty when they can."""
         try:
-            return self.tokenizer.stream(prompt)
-        except UserError:
-            return None
+            _ = self.tokenizer
+        except UserError as error:
+            return str(error)
+        return ""
 
     @cached_property
     def runtime(self) -> Runtime:

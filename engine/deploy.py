@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ from engine.tpu import binary
 from engine.tpu.binary import is_compiled_file
 from engine.tpu.memory import KvRegion
 from engine.tpu.weights import WeightReference
+from engine.version import version
 from engine.weight_writer import Progress, WeightJob, write_weights
 
 __all__ = ["CompiledFile", "FileSummary", "is_compiled_file", "open_file", "write_file"]
@@ -300,18 +300,21 @@ def _blobs(compilation: Compilation, index: _Index, folder: Path) -> dict[str, b
 
 def _about(compilation: Compilation) -> dict[str, str]:
     """What a safetensors reader shows of the file."""
-    try:
-        version = metadata.version("tpuscope")
-    except metadata.PackageNotFoundError:
-        version = "from source"
     return {
         **binary.identification(),
-        "tpuscope_version": version,
-        "model": compilation.config.name,
-        "chip": compilation.options.chip_name,
-        "quantize": compilation.options.quantize,
-        "seq_length": str(compilation.options.seq_length),
-        "modules": str(len(compilation.specs)),
+        "tpuscope_version": version(),
+        **_described(compilation.config, compilation.options, len(compilation.specs)),
+    }
+
+
+def _described(config: ModelConfig, options: CompileOptions, modules: int) -> dict[str, str]:
+    """What the header says of the program, which the index says again."""
+    return {
+        "model": config.name,
+        "chip": options.chip_name,
+        "quantize": options.quantize,
+        "seq_length": str(options.seq_length),
+        "modules": str(modules),
     }
 
 
@@ -351,6 +354,11 @@ def open_file(path: Path | str) -> CompiledFile:
         index = msgspec.json.decode(container.content(INDEX), type=_Index, dec_hook=_decode_path)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise container.of_another_version(INDEX, error) from None
+    for key, value in _described(index.config, index.options, len(index.modules)).items():
+        said = container.metadata.get(key)
+        if said != value:
+            found = "does not say it" if said is None else f"says {said!r}"
+            raise container.damaged(f"{key!r} is {value!r} in its index, its header {found}")
     return CompiledFile(container, index)
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -384,6 +385,8 @@ def test_exports(run: Run, compiled: Path, tmp_path: Path) -> None:
         (("modules", "/no/such/model"), "/no/such/model: no such file or folder"),
         (("pases", "MODEL"), "did you mean `tpuscope passes`?"),
         (("modules",), "Missing argument 'MODEL'"),
+        (("modules", ""), "MODEL is empty; give a checkpoint folder, a config.json or a compiled file"),
+        (("",), "MODEL is empty"),
         (("MODEL",), "needs a terminal"),
     ],
 )
@@ -495,17 +498,76 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize("arguments", ["--help", "compile --help", "--version", "chips --json"])
+def test_a_pipe_closed_before_the_first_word_is_no_error(arguments: str) -> None:
+    found = shell(f"tpuscope {arguments} | true")
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_done_without(
+    checkpoint: Path, compiled: Path, tmp_path: Path, closed: str
+) -> None:
+    # GIVEN a process without standard output, or without any stream
+    file = tmp_path / "x.tpuscope"
+    commands = [f"modules {compiled}", f"modules {compiled} --json", "--help", f"ir {compiled} -m lm_head"]
+    commands.append(f"compile {checkpoint} -o {file} {' '.join(OPTIONS)} --no-history")
+    # WHEN commands print and files are written THEN nothing fails, and what was to be printed is in no file
+    for command in commands:
+        found = shell(f"tpuscope {command} {closed}")
+        assert (found.returncode, found.stderr) == (0, ""), command
+    assert shell(f"tpuscope check {file}").returncode == 0
+
+
+def test_the_version_of_a_source_tree_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert run("--version") == (0, "tpuscope from source\n", "")
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_the_explorer_needs_a_terminal_on_every_stream(
+    run: Run, compiled: Path, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    # GIVEN a terminal on all streams but one, such as `tpuscope MODEL 2>log`
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(getattr(sys, name), "isatty", lambda is_one=name != stream: is_one, raising=False)
+    assert not cli._is_terminal()
+    monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True, raising=False)
+    assert cli._is_terminal()
+
+
+def test_ids_in_place_of_text_are_explained(run: Run, compiled: Path, tmp_path: Path) -> None:
+    # GIVEN a compiled file with one byte of its tokenizer changed
+    content = bytearray(compiled.read_bytes())
+    content[content.index(b'"model"', content.index(b'"added_tokens"')) + 1] ^= 1
+    damaged = tmp_path / "damaged.tpuscope"
+    damaged.write_bytes(content)
+    # WHEN ids are continued THEN ids come out, and why is said
+    code, out, err = run("run", damaged, "--prompt-ids", "3,4", "-n", "2")
+    assert code == 0
+    assert re.fullmatch(r"\d+ \d+ \n", out)
+    assert "token ids in place of text" in err
+    assert "damaged: the checksum of tensor 'tokenizer/tokenizer.json' does not fit" in err
+    # and nothing is said of a whole file
+    assert "in place of text" not in run("run", compiled, "--prompt-ids", "3,4", "-n", "2")[2]
+
+
 def test_a_pipe_closed_while_text_is_generated_is_no_error(compiled: Path) -> None:
     found = shell(f"tpuscope run {compiled} --prompt sea -n 40 | true")
     assert (found.returncode, found.stderr) == (0, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("command", ["chips", "modules {}", "modules {} --json", "ir {} -m lm_head"])
+@pytest.mark.parametrize(
+    "command", ["chips", "--help", "modules {}", "modules {} --json", "ir {} -m lm_head"]
+)
 def test_a_full_disk_is_a_message(compiled: Path, command: str) -> None:
     found = shell(f"tpuscope {command.format(compiled)} > /dev/full")
     assert found.returncode == cli.MISTAKE
-    assert "No space left on device" in found.stderr
+    assert found.stderr == "error: standard output: No space left on device\n"
     assert "Traceback" not in found.stderr
     assert "Exception ignored" not in found.stderr
 
@@ -514,7 +576,12 @@ def test_an_ascii_terminal_gets_what_it_can_show_and_json_stays_utf_8(compiled: 
     # GIVEN a locale without UTF-8
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     # WHEN tables and text are printed THEN nothing fails, and a UTF-8 prompt is read as such
-    assert "? | import" in shell(f"tpuscope passes {compiled} -m lm_head", **ascii_only).stdout
+    passes = shell(f"tpuscope passes {compiled} -m block_0", **ascii_only).stdout
+    assert re.search(r"^\* \| convert-top-to-tpu +\| \d+>\d+ ", passes, re.MULTILINE)
+    assert "x2" in shell(f"tpuscope modules {compiled}", **ascii_only).stdout
+    difference = shell(f"tpuscope diff {compiled} -m block_0 --from convert-top-to-tpu", **ascii_only).stdout
+    assert re.search(r"^- .*tpu\.Cast", difference, re.MULTILINE)
+    assert not {"?"} & set(passes + difference)
     found = shell(f"tpuscope run {compiled} --prompt 'caf\u00e9' -n 3 --json", **ascii_only)
     assert found.returncode == 0, found.stderr
     expected = shell(f"tpuscope run {compiled} --prompt 'caf\u00e9' -n 3 --json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -270,7 +272,7 @@ def test_whole_content_of_an_unknown_form_is_another_version(
 
     deploy_blobs = deploy._blobs
     monkeypatch.setattr(deploy, "_blobs", earlier)
-    monkeypatch.setattr(deploy.metadata, "version", lambda name: "0.0.9")
+    monkeypatch.setattr(deploy, "version", lambda: "0.0.9")
     path = write_file(llama.compilation, llama.model, tmp_path / "old.tpuscope").path
     # WHEN it is read THEN it is not called damaged
     with pytest.raises(UserError, match=rf"another version of tpuscope \(0\.0\.9\).*'{tensor}'"):
@@ -293,6 +295,27 @@ def test_damage_is_found_where_it_is_read(llama: Case, tmp_path: Path, tensor: s
     # WHEN everything is read THEN the tensor is named
     with pytest.raises(UserError, match=rf"x\.tpuscope: damaged: the checksum of tensor '{tensor}'"):
         read_all(path, llama)
+
+
+@pytest.mark.parametrize("key", ["model", "chip", "quantize", "seq_length", "modules"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_header_that_does_not_fit_its_index_is_damage(
+    llama: Case, tmp_path: Path, key: str, gone: bool
+) -> None:
+    # GIVEN a file in whose header one of the values that describe the program was changed or taken away
+    content = llama.path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    was = header["__metadata__"].pop(key)
+    if not gone:
+        header["__metadata__"][key] = "x"
+    text = json.dumps(header, separators=(",", ":")).encode().ljust(start - 8)
+    copy = tmp_path / "x.tpuscope"
+    copy.write_bytes(len(text).to_bytes(8, "little") + text + content[start:])
+    # WHEN it is opened THEN it is refused with what both say
+    found = "does not say it" if gone else "says 'x'"
+    with pytest.raises(UserError, match=rf"damaged: '{key}' is '{re.escape(was)}' in its index.*{found}"):
+        open_file(copy)
 
 
 def damaged(path: Path, folder: Path, tensor: str) -> Path:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.compiler import Compilation
+from engine.errors import UserError
 from engine.passes import PASS_NAMES
 from engine.snapshot import ModuleSnapshots, OpRecord, Snapshot
 from engine.stages import Kind, ModuleSpec, Stage
@@ -32,6 +33,9 @@ STAGE_TITLES = {
     Stage.BOTH: "head",
 }
 """Group titles of the module tree, in order."""
+
+_KEPT_READINGS = 64
+"""Texts that are kept, so that stepping through passes and layers and back makes none anew."""
 
 
 @dataclass
@@ -61,6 +65,7 @@ class Workspace:
     finished: set[str] = field(default_factory=set)
     _ways: dict[Any, Provenance] = field(default_factory=dict)
     _views: dict[Any, Any] = field(default_factory=dict)
+    _readings: dict[Any, tuple[Snapshot, Snapshot]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.running:
@@ -220,6 +225,39 @@ class Workspace:
                 return previous
             previous = snapshot
         return None
+
+    def reading(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot of the selected module with its text as the selected layer has it.
+
+        Only the text is the layer's: ops are followed by the names that the records share with all layers.
+        """
+        from engine.tables import ir_text
+
+        key = (snapshot.module, snapshot.pass_name, self.layer, self.compilation.complete)
+        known = self._readings.get(key)
+        if known is not None and known[0] is snapshot:
+            return known[1]
+        if len(self._readings) >= _KEPT_READINGS:
+            self._readings.clear()
+        name = self.spec(snapshot.module).name_for(self.layer)
+        found = replace(snapshot, text=ir_text(self.compilation, name, snapshot.pass_name))
+        self._readings[key] = snapshot, found
+        return found
+
+    def is_provisional(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot's addresses are still to be moved, when all modules are compiled."""
+        from engine.tables import is_provisional
+
+        return is_provisional(self.compilation, snapshot)
+
+    def go_to(self, name: str) -> bool:
+        """Look at the module and layer that a name says (`block_cache_7`). False when there is none of that name."""
+        try:
+            spec, layer = self.compilation.find(name)
+        except UserError:
+            return False
+        self.module, self.layer = spec.name, layer
+        return True
 
     def modules_in_order(self) -> list[str]:
         """Module names as the tree lists them."""

@@ -195,13 +195,17 @@ class WorkScreen(Screen[None]):
             if event.done and event.text and found is None:
                 self.notify(f"no match for {event.text!r}", severity="warning")
         elif event.done and event.text.strip():
-            found = view.locate(event.text.strip())
-            if found is None:
+            if not self.go_to(view, event.text.strip()):
                 self.notify(f"nothing here is called {event.text.strip()!r}", severity="warning")
-            else:
-                view.move_to(found)
         if event.done:
             self._close_ask()
+
+    def go_to(self, view: LineView, wanted: str) -> bool:
+        """Put a panel's cursor on what was asked for; False when there is nothing of that name."""
+        found = view.locate(wanted)
+        if found is not None:
+            view.move_to(found)
+        return found is not None
 
     @on(AskBar.Dropped)
     def drop(self, event: AskBar.Dropped) -> None:

@@ -34,6 +34,10 @@ _CONTEXTS = (0, 1, 3, 6, 12, 25, 31)
 """Equal ops around a change that + and - step through; the last shows all."""
 
 
+Place = tuple[str, int, str, OpRecord | None]
+"""Module, layer, pass and op that were looked at."""
+
+
 class ExploreScreen(WorkScreen):
     """Modules, passes, IR and the inspector."""
 
@@ -73,7 +77,7 @@ class ExploreScreen(WorkScreen):
         self.only_changed = False
         self.marked: str | None = None
         self._around = 2
-        self._trail: list[tuple[str, int, str, OpRecord | None]] = []
+        self._trail: list[Place] = []
         self._shown: tuple[object, ...] = ()
         self._comparisons: dict[tuple[int, int], Comparison] = {}
         self._about = "op"
@@ -121,16 +125,22 @@ class ExploreScreen(WorkScreen):
 
     def show_ir(self, keep: OpRecord | None = None) -> None:
         """The IR view for the selection; nothing is done when it shows that already."""
-        snapshot = self.work.snapshot()
-        base = self._diff_base() if self.diff_on else None
+        snapshot = self._read(self.work.snapshot())
+        base = self._read(self._diff_base()) if self.diff_on else None
         wanted = (id(snapshot), id(base), self.diff_on, self.side, self.exact, self.given, self._around)
         if wanted != self._shown:
             here = self.ir.op()
             document = self._document(snapshot, base)
+            if document is not None:
+                document.layer = self.work.layer
             self._shown = wanted
             self.ir.show(document, keep or (here[1] if here else None))
         self._title(snapshot, base)
         self.inspect()
+
+    def _read(self, snapshot: Snapshot | None) -> Snapshot | None:
+        """A snapshot as the selected layer has it."""
+        return None if snapshot is None else self.work.reading(snapshot)
 
     def _diff_base(self) -> Snapshot | None:
         if self.marked and self.marked != self.work.pass_name:
@@ -179,10 +189,12 @@ class ExploreScreen(WorkScreen):
         if base is None:
             first = " (the first, nothing to compare)" if self.diff_on else ""
             kind = "MLIR text" if self.exact else "IR" if self.given else "IR without weights"
-            view.border_title = f"{kind}: {name} after {snapshot.pass_name}{first}"
+            title = f"{kind}: {name} after {snapshot.pass_name}{first}"
         else:
             where = f"{name} · " if view.inner_width > 70 else ""
-            view.border_title = f"diff: {where}{base.pass_name} → {snapshot.pass_name}"
+            title = f"diff: {where}{base.pass_name} → {snapshot.pass_name}"
+        provisional = " · addresses provisional" if self.work.is_provisional(snapshot) else ""
+        view.border_title = title + provisional
         view.border_subtitle = " · ".join([*self._counts(snapshot, base), *snapshot.notes])
 
     def _counts(self, snapshot: Snapshot, base: Snapshot | None) -> list[str]:
@@ -315,6 +327,15 @@ class ExploreScreen(WorkScreen):
         self.query_one(PassList).sync(self.work, self.only_changed, self.marked)
         self.show_ir()
 
+    def go_to(self, view: LineView, wanted: str) -> bool:
+        """A module, by the name of any layer, from wherever modules and their IR are shown; else a line of the view."""
+        before = self._place()
+        if not self.work.go_to(wanted):
+            return super().go_to(view, wanted)
+        self._trail.append(before)
+        self.sync()
+        return True
+
     # -- following an op ----------------------------------------------------------------------------------------
 
     def action_origin(self) -> None:
@@ -364,13 +385,18 @@ class ExploreScreen(WorkScreen):
         self.notify("no later pass changed this op")
 
     def _jump(self, target: Snapshot, op: OpRecord) -> None:
-        self._trail.append((self.work.module, self.work.layer, self.work.pass_name, op))
+        self._trail.append(self._place())
         self.work.pass_name = target.pass_name
         if self.diff_on:
             self.diff_on = False
         self.query_one(PassList).sync(self.work, self.only_changed, self.marked)
         self.show_ir(op)
         self.ir.focus()
+
+    def _place(self) -> Place:
+        """What is looked at, to come back to."""
+        here = self.ir.op()
+        return self.work.module, self.work.layer, self.work.pass_name, here[1] if here else None
 
     def action_back(self) -> None:
         """Back to where the last jump started."""
@@ -387,10 +413,7 @@ class ExploreScreen(WorkScreen):
 
     def show_op(self, module: str, pass_name: str, op: OpRecord) -> None:
         """Jump to an op from another screen."""
-        here = self.ir.op()
-        self._trail.append(
-            (self.work.module, self.work.layer, self.work.pass_name, here[1] if here else None)
-        )
+        self._trail.append(self._place())
         self.work.select_module(module)
         self.work.pass_name = pass_name
         self.diff_on = False

@@ -195,6 +195,9 @@ def _local_memory(ginfo: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 class Document(ABC):
     """Numbered lines, each about an op or about none."""
 
+    layer = 0
+    """The layer by whose names a search finds ops."""
+
     @property
     @abstractmethod
     def count(self) -> int:
@@ -219,7 +222,8 @@ class Document(ABC):
     def search_text(self, index: int) -> str:
         """What a search looks at: the line's MLIR and where its op came from."""
         found = self.op(index)
-        return self.copy_text(index) + (" " + " ".join(found[1].origins) if found else "")
+        origins = " ".join(found[1].origins).replace("{i}", str(self.layer)) if found else ""
+        return f"{self.copy_text(index)} {origins}"
 
     def width(self) -> int:
         """Cells of the widest line; 0 when lines fit the panel."""

@@ -21,10 +21,14 @@ Colours: `weights`, `KV` and `activations` as everywhere. **d** shows what the p
 stands beside those that it became, equal ones are folded (**+** and **-** show more or fewer). **D** puts both sides
 next to each other. **m** marks a pass, and the diff then starts there.
 
+Names and addresses are those of the selected layer; the title says when addresses are provisional, because modules are
+still to be compiled. **:** with a module's name (`block_cache_7`) goes to that module and layer.
+
 **o** follows the op to where it came from (a TpuOp to its TopOp, a TopOp to its checkpoint tensors), **O** to what it
 became, **backspace** goes back.
 """
     EMPTY = "nothing here yet"
+    GO_TO_HINT = "line, %value, op, or a module such as block_7"
     DEFAULT_CSS = """
     IrView { min-width: 24; }
     """

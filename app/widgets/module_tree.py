@@ -62,6 +62,7 @@ what one run costs in clock cycles (of all layers, beside a stage's name).
 click fold `▾` and unfold `▸` what is below; on a stage the details are about all of it. **{** and **}** step through
 the modules from anywhere, **,** and **.** choose the layer whose names and addresses are shown.
 """
+    GO_TO_HINT = "a module by the name of any layer, such as block_7"
     SCOPES = ("tree", "list")
     BINDINGS = bindings("tree")
 

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from sample_program import unfinished_workspace
+from sample_program import sample_workspace, unfinished_workspace
 from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Input
@@ -30,6 +30,7 @@ from app.widgets.module_tree import ModuleTree
 from app.widgets.table import TableView
 from app.workspace import Workspace
 from engine.stages import Stage
+from engine.tables import ir_text
 from engine.tpu.isa import Arena
 
 SIZE = (120, 40)
@@ -152,13 +153,97 @@ class TestExplore:
             assert "top-canonicalize" not in keys
             assert "convert-top-to-tpu" in keys
 
-    async def test_raw_text_is_the_snapshot_line_by_line(self, work: Workspace) -> None:
+    async def test_text_is_that_of_the_layer_in_the_title(self, work: Workspace) -> None:
+        async with Explorer(work).run_test(size=SIZE) as pilot:
+            await settle(pilot)
+            # GIVEN layer 1 chosen on the KV screen, and the last pass
+            await pilot.press("4")
+            await settle(pilot)
+            await pilot.press("j", "1")
+            await settle(pilot)
+            await pilot.press(*["right_square_bracket"] * 4)
+            screen = explore(pilot)
+            title = "block_cache_1 after codegen"
+            # WHEN it is read folded THEN the head, what is copied and what a search finds are layer 1's
+            assert title in str(screen.ir.border_title)
+            assert "module @block_cache_1 " in shown(screen.ir)[0]
+            copied = [screen.ir.copy_text(i) for i in range(screen.ir.line_count())]
+            wanted = ir_text(work.compilation, "block_cache_1", "codegen").splitlines()
+            assert {line.strip() for line in copied} <= {line.strip() for line in wanted}
+            assert screen.ir.find("model.layers.1.mlp.act", 0, 1) is not None
+            # AND the exact text is that which `ir` prints
+            await pilot.press("r")
+            assert title in str(screen.ir.border_title)
+            assert [line[5:] for line in shown(screen.ir)] == wanted
+            # AND so is it of another layer, and of the module of the last one
+            await pilot.press("full_stop")
+            wanted = ir_text(work.compilation, "block_cache_2", "codegen").splitlines()
+            assert [line[5:] for line in shown(screen.ir)] == wanted
+            # AND a diff copies the layer's lines, and none of the shared module's
+            await pilot.press("comma", "left_square_bracket", "d")
+            copied = [screen.ir.copy_text(i) for i in range(screen.ir.line_count())]
+            assert any("model.layers.1." in line for line in copied)
+            assert not any("{i}" in line for line in copied)
+
+    async def test_a_layer_that_was_read_is_not_read_anew(
+        self, work: Workspace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # GIVEN a snapshot that was read as layers 0 and 1
+        work.select_module("block_cache_0")
+        work.pass_name = "codegen"
+        snapshot = work.snapshot()
+        assert snapshot is not None
+        first = work.reading(snapshot)
+        work.layer = 1
+        second = work.reading(snapshot)
+        assert "@block_cache_0 " in first.text
+        assert "@block_cache_1 " in second.text
+        # WHEN layer 0 is chosen again THEN no text is made
+        monkeypatch.setattr("engine.tables.ir_text", None)
+        work.layer = 0
+        assert work.reading(snapshot) is first
+
+    async def test_addresses_are_called_provisional_while_modules_are_missing(self, tmp_path: Path) -> None:
+        work = unfinished_workspace(tmp_path)
+        whole = sample_workspace(tmp_path / "whole").compilation
+        work.compilation.modules["block_cache_0"] = whole.modules["block_cache_0"]
+        async with Explorer(work).run_test(size=SIZE) as pilot:
+            await settle(pilot)
+            screen = explore(pilot)
+            work.pass_name = "import"
+            screen.sync()
+            assert "provisional" not in str(screen.ir.border_title)
+            work.pass_name = "codegen"
+            screen.sync()
+            assert str(screen.ir.border_title).endswith("after codegen · addresses provisional")
+
+    @pytest.mark.parametrize("panel", ["ir", "modules", "passes"])
+    async def test_colon_goes_to_a_module_and_layer(self, work: Workspace, panel: str) -> None:
+        async with Explorer(work).run_test(size=SIZE) as pilot:
+            await settle(pilot)
+            screen = explore(pilot)
+            screen.query_one(f"#{panel}").focus()
+            # WHEN a module is asked for by the name of a layer that it serves
+            await pilot.press("colon", *"block_1", "enter")
+            # THEN module and layer are chosen, the tree follows and the focus stays
+            assert (work.module, work.layer) == ("block_0", 1)
+            assert screen.query_one(ModuleTree).module == "block_0"
+            assert "block_1 after import" in str(screen.ir.border_title)
+            assert screen.focused is screen.query_one(f"#{panel}")
+            # AND backspace comes back
+            screen.ir.focus()
+            await pilot.press("backspace")
+            assert (work.module, work.layer) == ("block_cache_0", 0)
+            # AND a layer that there is not, is not found
+            await pilot.press("colon", *"block_9", "enter")
+            assert (work.module, work.layer) == ("block_cache_0", 0)
+
+    async def test_raw_text_is_that_of_ir_line_by_line(self, work: Workspace) -> None:
         async with Explorer(work).run_test(size=SIZE) as pilot:
             await settle(pilot)
             await pilot.press("r")
-            snapshot = work.snapshot()
-            assert snapshot is not None
-            assert [line[5:] for line in shown(explore(pilot).ir)] == snapshot.text.splitlines()
+            text = ir_text(work.compilation, "block_cache_0", "import")
+            assert [line[5:] for line in shown(explore(pilot).ir)] == text.splitlines()
 
     async def test_o_follows_an_op_to_its_top_op_and_backspace_returns(self, work: Workspace) -> None:
         async with Explorer(work).run_test(size=SIZE) as pilot:
@@ -481,9 +566,7 @@ class TestEverywhere:
             pilot.app.screen.query_one(Input).value = str(target)
             await pilot.press("enter")
             await _until(pilot, target.exists)
-            snapshot = work.snapshot()
-            assert snapshot is not None
-            assert target.read_text() == snapshot.text
+            assert target.read_text() == ir_text(work.compilation, "block_cache_0", "import")
 
     async def test_export_into_nowhere_is_explained(self, work: Workspace, tmp_path: Path) -> None:
         async with Explorer(work).run_test(size=SIZE) as pilot:

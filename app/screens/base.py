@@ -194,9 +194,8 @@ class WorkScreen(Screen[None]):
             found = view.seek(event.text, self._ask_from)
             if event.done and event.text and found is None:
                 self.notify(f"no match for {event.text!r}", severity="warning")
-        elif event.done and event.text.strip():
-            if not self.go_to(view, event.text.strip()):
-                self.notify(f"nothing here is called {event.text.strip()!r}", severity="warning")
+        elif event.done and event.text.strip() and not self.go_to(view, event.text.strip()):
+            self.notify(f"nothing here is called {event.text.strip()!r}", severity="warning")
         if event.done:
             self._close_ask()
 

@@ -611,7 +611,12 @@ def simulate(
     ] = None,
     generate: Annotated[
         int | None,
-        typer.Option("--generate", metavar="N", min=1, help="Tokens to generate (default: as many as fit)."),
+        typer.Option(
+            "--generate",
+            metavar="N",
+            min=1,
+            help="New tokens, the first of which the prefill gives (default: as many as fit).",
+        ),
     ] = None,
     ops: Annotated[int, typer.Option("--ops", min=0, help="Ops listed for each stage.")] = 8,
     timeline: Annotated[
@@ -706,7 +711,8 @@ def run_command(
         bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")
     ] = False,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", metavar="N", min=1, help="Stop after that many tokens.")
+        int,
+        typer.Option("--max-new-tokens", "-n", metavar="N", min=1, help="Stop after that many new tokens."),
     ] = 64,
     temperature: Annotated[
         float | None, typer.Option("--temperature", help="Sample, the flatter the higher; 0 is greedy.")

@@ -17,7 +17,7 @@ import numpy as np
 from engine.errors import CompileError
 from engine.merge import layout_of
 from engine.options import CompileOptions
-from engine.sim.events import PROGRAM_PASS, PartialProgram, program_snapshot
+from engine.sim.events import PROGRAM_PASS, PartialProgram, check_history, program_snapshot
 from engine.sim.timing import Bound, ModuleTiming, critical_path, time_module
 from engine.snapshot import BITS, OpRecord, Snapshot
 from engine.stages import ModuleSpec, find
@@ -230,8 +230,9 @@ def module_lanes(program: PartialProgram, module: str, history: int | None = Non
     """One call of `module`, in the layer that it names.
 
     history: rows of history that hold data in a prefill_kv module, None for all. Raises UserError for an unknown
-    module, CompileError for one that was not compiled.
+    module and a history that it does not read, CompileError for one that was not compiled.
     """
+    check_history(program, module, history)
     spec, layer = find(program.specs, module)
     snapshot, chip = program_snapshot(program, spec), program.options.chip
     if not isinstance(snapshot.report, np.ndarray):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.errors import CompileError
+from engine.errors import CompileError, UserError
 from engine.merge import layout_of
 from engine.sim.program import Program
 from engine.sim.timing import Bound, ModuleTiming, time_module
@@ -128,9 +128,10 @@ def timeline(program: PartialProgram, module: str | None = None, history: int | 
 
     A decoded token is the embedding, every layer's block of the longest cache, and the heads. Addresses are those of
     the whole program where everything was compiled, else the module's own. history: rows of history that hold data in
-    a prefill_kv module, None for all. Raises UserError for an unknown module, CompileError for one that was not
-    compiled.
+    a prefill_kv module, None for all. Raises UserError for an unknown module and a history that it does not read,
+    CompileError for one that was not compiled.
     """
+    check_history(program, module, history)
     calls = _decode_calls(program.specs) if module is None else [find(program.specs, module)]
     chip = program.options.chip
     known: dict[str, ModuleEvents] = {}
@@ -145,6 +146,24 @@ def timeline(program: PartialProgram, module: str | None = None, history: int | 
         start += known[spec.name].cycles
     what = "one decoded token" if module is None else module
     return Timeline(f"{program.config.name}: {what}", chip.name, chip.clock_hz, tuple(runs))
+
+
+def check_history(program: PartialProgram, module: str | None, history: int | None) -> None:
+    """Raise UserError unless a length of the history is None, or fits the prefill_kv module that it is given for."""
+    if history is None:
+        return
+    option = f"--history-length {history}"
+    if module is None:
+        raise UserError(
+            f"{option} is about one module of prefill_kv; give --module NAME too, such as block_kv_0"
+        )
+    if find(program.specs, module)[0].stage is not Stage.PREFILL_KV:
+        raise UserError(
+            f"{option} is about modules of prefill_kv, such as block_kv_0; {module} does not take it"
+        )
+    length = program.options.seq_length
+    if not 0 <= history <= length:
+        raise UserError(f"{option} is out of range; accepted: 0 to {length} (--seq-length)")
 
 
 def _decode_calls(specs: Sequence[ModuleSpec]) -> Iterator[tuple[ModuleSpec, int]]:

@@ -96,14 +96,17 @@ class PrefillCost:
 
 @dataclass(frozen=True)
 class DecodeCost:
-    """Mean over decoded tokens. breakdown: bytes per token by CATEGORIES. utilisation: fractions of the peak bandwidth,
-    counting the file's size once per token (paper) or the bytes that are moved (traffic).
+    """Mean over decoded tokens; where none is decoded, because the prompt gives the only token, that of the next one.
 
-    steps: tokens by the number of the decode variant that they ran in. moved_rows_bytes, moved_rows_cycles: of a token,
-    the part with which the runtime moves the new K and V rows behind the history; no module's.
+    tokens: that are decoded. history: rows before the first of them. breakdown: bytes per token by CATEGORIES.
+    utilisation: fractions of the peak bandwidth, counting the file's size once per token (paper) or the bytes that are
+    moved (traffic). steps: tokens by the number of the decode variant that they ran in. moved_rows_bytes,
+    moved_rows_cycles: of a token, the part with which the runtime moves the new K and V rows behind the history; no
+    module's.
     """
 
     tokens: int
+    history: int
     tokens_per_s: float
     ddr_bytes_per_token: float
     breakdown: Mapping[str, float]
@@ -150,6 +153,8 @@ class Simulation:
                 "seconds": self.prefill_kv.seconds,
             },
             "decode": {
+                "tokens": decode.tokens,
+                "history": decode.history,
                 "tokens_per_s": decode.tokens_per_s,
                 "ddr_bytes_per_token": decode.ddr_bytes_per_token,
                 "breakdown": {name: decode.breakdown[name] for name in CATEGORIES},
@@ -202,9 +207,10 @@ def simulate(
 ) -> Simulation:
     """Run the program's instruction streams on the two engines of its chip.
 
-    prompt_length: P tokens, prefilled by segments; then `generate` tokens (default: as many as fit) are decoded, each
-    by the smallest variant that holds the rows before it. Without a prompt length the lengths are the compiled ones: a
-    prefill of L tokens, a prefill_kv of L tokens behind S rows, and decode with S rows, as a static program runs.
+    prompt_length: P tokens, prefilled by segments. generate: N new tokens (default: as many as fit, S - P + 1), as
+    `run` counts them: the prefill gives the first, the other N - 1 are decoded, each by the smallest variant that holds
+    the rows before it. Without a prompt length the lengths are the compiled ones: a prefill of L tokens, a prefill_kv
+    of L tokens behind S rows, and decoding up to S rows (default: the last token), as a static program runs.
     file_bytes: size of the deployable file (default: of the coefficients). Raises UserError for lengths that do not
     fit.
     """
@@ -252,13 +258,13 @@ class Simulator:
         """See `simulate`."""
         rows, length = self.options.max_input_length, self.options.seq_length
         if prompt_length is None:
-            prompt, first_filled = rows, length
+            prompt = rows
             further = [(length, rows)] if self.options.history else []
         else:
-            prompt, first_filled = prompt_length, prompt_length
+            prompt = prompt_length
             self._check_prompt(prompt)
             further = [(start, min(rows, prompt - start)) for start in range(rows, prompt, rows)]
-        filled = self._filled(first_filled, prompt_length, generate)
+        tokens, filled = self._filled(prompt_length, generate)
         prefill = self._prefill_cost(ends=prompt_length is None or not further)
         prefill_kv = self._prefill_kv_cost(further, moves=prompt_length is not None)
         history = further[-1][0] if further else 0
@@ -272,7 +278,7 @@ class Simulator:
             ),
             prefill=PrefillCost(min(prompt, rows), 0, self._seconds(prefill)),
             prefill_kv=PrefillCost(sum(n for _, n in further), history, self._seconds(prefill_kv)),
-            decode=self._decode_cost(filled),
+            decode=self._decode_cost(tokens, filled),
         )
 
     def module_cost(self, spec: ModuleSpec, history: int | None = None) -> ModuleCost:
@@ -351,7 +357,8 @@ class Simulator:
         embedded = self._run(self._head(Kind.EMBEDDING, Stage.DECODE))
         return embedded + self._blocks(Stage.DECODE, variant) + self._lm_head
 
-    def _decode_cost(self, filled: Sequence[int]) -> DecodeCost:
+    def _decode_cost(self, tokens: int, filled: Sequence[int]) -> DecodeCost:
+        """The mean behind numbers of rows. tokens: that are decoded."""
         steps = Counter(self._variant(rows).variant for rows in filled)
         moves = sum((move * times for move, times in self._moves(filled).items()), _Cost())
         total = sum((self._decoded(variant) * times for variant, times in steps.items()), moves)
@@ -361,7 +368,8 @@ class Simulator:
         speed = count / self._seconds(total)
         peak = self.options.ddr_bandwidth
         return DecodeCost(
-            count,
+            tokens,
+            filled[0],
             speed,
             per_token,
             moved,
@@ -474,19 +482,23 @@ class Simulator:
             name = "--seq-length" if options.history else "--max-input-length (compiled with --no-history)"
             raise UserError(f"a prompt of {prompt} tokens does not fit; accepted: 1 to {limit} ({name})")
 
-    def _filled(self, first: int, prompt_length: int | None, generate: int | None) -> Sequence[int]:
-        """Rows of history before each decoded token."""
+    def _filled(self, prompt_length: int | None, generate: int | None) -> tuple[int, Sequence[int]]:
+        """(tokens that are decoded, rows of history before each), or, where none is, the rows that are priced."""
         length = self.options.seq_length
         if prompt_length is None:
-            first = length - 1 if generate is None else max(0, length - generate)
-        room = max(1, length - first)
-        count = room if generate is None else generate
-        if not 1 <= count <= room:
+            # up to a full history; the last token stands for all when nothing else is asked for
+            most, new = length, 2 if generate is None else generate
+            first = max(0, length - new + 1)
+        else:
+            most = length - prompt_length + 1
+            new, first = most if generate is None else generate, prompt_length
+        if generate is not None and not 1 <= generate <= most:
             raise UserError(
-                f"{count} tokens to generate do not fit; accepted: 1 to {room} (--seq-length {length})"
+                f"{generate} new tokens do not fit; accepted: 1 to {most} (--seq-length {length}; the first one comes "
+                "from the prefill)"
             )
         first = min(first, length - 1)
-        return range(first, first + count)
+        return new - 1, range(first, first + max(1, new - 1))
 
     @staticmethod
     def _history(spec: ModuleSpec, history: int | None) -> int | None:

@@ -214,6 +214,16 @@ def test_run(run: Run, compiled: Path) -> None:
     assert "3 prompt tokens in 1 segment" in messages
 
 
+def test_run_and_simulate_agree_on_how_many_tokens_fit(run: Run, compiled: Path) -> None:
+    # GIVEN a prompt behind which 5 new tokens fit WHEN more are asked for THEN `run` gives as many as `simulate` takes
+    ids = ",".join(map(str, range(3, 63)))
+    _, out, _ = run("run", compiled, "--prompt-ids", ids, "-n", "20", "--json")
+    count = len(json.loads(out)["tokens"])
+    assert count == 5
+    assert run("simulate", compiled, "--prompt-length", "60", "--generate", str(count))[0] == 0
+    assert run("simulate", compiled, "--prompt-length", "60", "--generate", str(count + 1))[0] == cli.MISTAKE
+
+
 def test_compile_reports_the_file(run: Run, checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.tpuscope"
     code, out, _ = run(
@@ -376,6 +386,30 @@ def test_exports(run: Run, compiled: Path, tmp_path: Path) -> None:
         (("simulate", "MODEL", "-m", "block_0"), "give --timeline too"),
         (("simulate", "MODEL", "--history-length", "3"), "give --timeline too"),
         (("simulate", "MODEL", "--timeline", "-m", "block_9"), "unknown module 'block_9'"),
+        (
+            ("simulate", "MODEL", "--timeline", "-m", "block_kv_0", "--history-length", "65"),
+            "--history-length 65 is out of range; accepted: 0 to 64 (--seq-length)",
+        ),
+        (
+            ("simulate", "MODEL", "--timeline", "-m", "block_cache_0", "--history-length", "3"),
+            "block_cache_0 does not take it",
+        ),
+        (
+            ("export", "trace", "MODEL", "-o", "x.csv", "-m", "block_kv_0", "--history-length", "100000"),
+            "--history-length 100000 is out of range; accepted: 0 to 64 (--seq-length)",
+        ),
+        (
+            ("export", "trace", "MODEL", "-o", "x.csv", "-m", "block_0", "--history-length", "3"),
+            "is about modules of prefill_kv, such as block_kv_0; block_0 does not take it",
+        ),
+        (
+            ("export", "trace", "MODEL", "-o", "x.csv", "--history-length", "3"),
+            "--history-length 3 is about one module of prefill_kv; give --module NAME too",
+        ),
+        (
+            ("simulate", "MODEL", "--prompt-length", "60", "--generate", "6"),
+            "6 new tokens do not fit; accepted: 1 to 5 (--seq-length 64",
+        ),
         (
             ("simulate", "MODEL", "--timeline", "-m", "block_0", "--prompt-length", "3"),
             "--prompt-length is about the whole program",

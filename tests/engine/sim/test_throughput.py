@@ -225,7 +225,7 @@ def test_shorter_history_drops_key_blocks() -> None:
 def test_decode_speed_is_the_mean_over_the_variants_that_run() -> None:
     # GIVEN tokens on both sides of a variant's limit
     one, other = (simulate(program(), prompt_length=p, generate=1).decode.tokens_per_s for p in (31, 33))
-    both = simulate(program(), prompt_length=30, generate=5).decode
+    both = simulate(program(), prompt_length=30, generate=6).decode
     exact = simulate(program(), prompt_length=32, generate=1).decode.tokens_per_s
     assert other < one <= exact
     assert both.tokens == 5
@@ -234,7 +234,7 @@ def test_decode_speed_is_the_mean_over_the_variants_that_run() -> None:
 
 def test_decoded_tokens_say_where_they_ran_and_what_the_runtime_moved() -> None:
     # GIVEN tokens behind few rows: all run in the smallest variant
-    decode = simulate(program(), prompt_length=4, generate=3).decode
+    decode = simulate(program(), prompt_length=4, generate=4).decode
     smallest = max(s.variant for s in program().specs if s.stage is Stage.DECODE)
     assert decode.steps == {smallest: 3}
     # WHEN what the modules of one token move is taken away THEN the rows that the runtime moves are left
@@ -264,7 +264,7 @@ def test_several_cores_have_several_times_the_peak() -> None:
 
 def test_without_a_prompt_the_compiled_lengths_count() -> None:
     found = simulate(program())
-    full = simulate(program(), prompt_length=S - 1, generate=1)
+    full = simulate(program(), prompt_length=S - 1, generate=2)
     assert found.prefill.tokens == L
     assert (found.prefill_kv.tokens, found.prefill_kv.history) == (L, S)
     assert found.decode == full.decode
@@ -283,12 +283,38 @@ def test_curve_falls_from_variant_to_variant() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lengths", "tokens", "history"),
+    [
+        ({"prompt_length": 50}, S - 50, 50),
+        ({"prompt_length": 50, "generate": 15}, 14, 50),
+        ({"prompt_length": 50, "generate": 2}, 1, 50),
+        ({"prompt_length": 50, "generate": 1}, 0, 50),
+        ({"prompt_length": S}, 0, S - 1),
+        ({"generate": S}, S - 1, 1),
+        ({"generate": 1}, 0, S - 1),
+        ({}, 1, S - 1),
+    ],
+)
+def test_the_first_new_token_is_of_the_prefill(lengths: dict[str, Any], tokens: int, history: int) -> None:
+    # GIVEN new tokens, of which `run` gives S - P + 1 behind a prompt of P
+    found = simulate(program(), **lengths)
+    # THEN all but the first are decoded, and what is decoded is said where it is none
+    assert (found.decode.tokens, found.decode.history) == (tokens, history)
+    assert sum(found.decode.steps.values()) == max(1, tokens)
+    speeds = [Simulator(program()).tokens_per_second(history + i) for i in range(max(1, tokens))]
+    assert found.decode.tokens_per_s == pytest.approx(len(speeds) / sum(1 / speed for speed in speeds))
+    assert found.to_json()["decode"]["tokens"] == tokens
+
+
+@pytest.mark.parametrize(
     ("lengths", "message"),
     [
         ({"prompt_length": 65}, "prompt of 65 tokens does not fit; accepted: 1 to 64"),
         ({"prompt_length": 0}, "prompt of 0 tokens"),
-        ({"prompt_length": 60, "generate": 5}, "5 tokens to generate do not fit; accepted: 1 to 4"),
-        ({"generate": 0}, "0 tokens to generate"),
+        ({"prompt_length": 60, "generate": 6}, "6 new tokens do not fit; accepted: 1 to 5"),
+        ({"prompt_length": 64, "generate": 2}, "2 new tokens do not fit; accepted: 1 to 1"),
+        ({"generate": 65}, "65 new tokens do not fit; accepted: 1 to 64"),
+        ({"generate": 0}, "0 new tokens do not fit"),
     ],
 )
 def test_lengths_that_do_not_fit_are_refused(lengths: dict[str, Any], message: str) -> None:
@@ -334,6 +360,8 @@ def test_json_has_the_documented_shape() -> None:
     assert set(found["prefill"]) == {"tokens", "seconds"}
     assert set(found["prefill_kv"]) == {"tokens", "history", "seconds"}
     assert set(found["decode"]) == {
+        "tokens",
+        "history",
         "tokens_per_s",
         "ddr_bytes_per_token",
         "breakdown",

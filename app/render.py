@@ -12,6 +12,7 @@ from rich.text import Text
 
 from app import units
 from app.console import Cell, left, right, table
+from engine.trace import words
 
 if TYPE_CHECKING:
     from app.session import Session
@@ -416,7 +417,7 @@ def _costliest_ops(modules: Rows, count: int) -> Iterator[RenderableType]:
         stage = "decode" if row["stage"] == "both" else row["stage"]
         times = max(1, len(row["layers"]))
         for op in row["ops"]:
-            key = op["name"].partition(".")[2], op["location"].removeprefix("model.layers.{i}.")
+            key = op["name"].partition(".")[2], words.short_name(op["location"])
             sums = stages.setdefault(stage, {}).setdefault(key, Counter())
             sums.update({name: times * op[name] for name in ("cycles", "ddr_read_bytes", "ddr_write_bytes")})
             sums["times"] += times

@@ -232,6 +232,8 @@ def _has_addresses(snapshot: Snapshot) -> bool:
 def memory_table(compilation: Compilation, module: str, core: int | None = None) -> dict[str, Any]:
     """DDR tensors of a module with lifetimes, and the KV slots of every layer that it serves, at merged addresses.
 
+    Several ops of one origin make tensors of one name; `value`, the SSA name in the IR, is a tensor's own.
+
     `groups` and `lmem` describe local memory (bytes per lane, time steps from 0) as all cores have it, or as one `core`
     has it; `state` recurrent state; modules without them leave the lists empty. Raises UserError for a core that the
     program does not have.
@@ -240,12 +242,14 @@ def memory_table(compilation: Compilation, module: str, core: int | None = None)
     _require_core(compilation, core)
     view = layer_view(compilation, module)
     places = module_places(compilation, module)
-    names = _value_names(snapshot_after(compilation, module, ADDRESSED), spec)
+    snapshot = snapshot_after(compilation, module, ADDRESSED)
+    names = _value_names(snapshot, spec)
+    makers = {value: op.name for op in snapshot.ops for value in op.results}
     local = module_groups(compilation, module)
     return {
         "groups": local.groups(core) if local else [],
         "lmem": local.lmem(core) if local else [],
-        "ddr": [_place_row(place, view, names) for place in places],
+        "ddr": [_place_row(place, view, names, makers[place.value]) for place in places],
         "kv_cache": _kv_rows(compilation, spec),
         "state": [],
     }
@@ -337,11 +341,13 @@ def _value_names(snapshot: Snapshot, spec: ModuleSpec) -> dict[int, str]:
     return names
 
 
-def _place_row(place: TensorPlace, view: LayerView, names: Mapping[int, str]) -> dict[str, Any]:
+def _place_row(place: TensorPlace, view: LayerView, names: Mapping[int, str], maker: str) -> dict[str, Any]:
     name = place.name if place.arena is Arena.NEURON else names.get(place.address, place.name)
     return {
         "arena": place.arena.name.lower(),
         "tensor": view.name(name),
+        "value": place.value,
+        "op": maker,
         "address": view.address(place.address),
         "bytes": place.nbytes,
         "first_use": place.first,

@@ -171,6 +171,8 @@ def _no_module(name: str) -> ModuleCost:
 
 
 def _module_json(module: ModuleCost) -> dict[str, Any]:
+    """A module that serves one layer names it in its locations; what several layers share keeps the placeholder."""
+    layer = str(module.layers[0]) if len(module.layers) == 1 else "{i}"
     return {
         "name": module.name,
         "stage": str(module.stage),
@@ -183,7 +185,7 @@ def _module_json(module: ModuleCost) -> dict[str, Any]:
         "ops": [
             {
                 "name": op.name,
-                "location": op.location,
+                "location": op.location.replace("{i}", layer),
                 "cycles": op.cycles,
                 "ddr_read_bytes": op.ddr_read_bytes,
                 "ddr_write_bytes": op.ddr_write_bytes,

@@ -365,7 +365,7 @@ def _ops_table(modules: Iterable[Mapping[str, Any]]) -> str:
         layers = max(1, len(module["layers"]))
         for op in module["ops"]:
             row = found.setdefault(
-                (op["name"], op["location"]),
+                (op["name"], words.short_name(op["location"])),
                 {"layers": 0, "cycles": 0, "read": 0, "write": 0, "bound": op["bound"]},
             )
             row["layers"] += layers
@@ -382,7 +382,7 @@ def _ops_table(modules: Iterable[Mapping[str, Any]]) -> str:
     rows = (
         [
             html.code_cell(name.partition(".")[2]),
-            html.code_cell(words.short_name(location)),
+            html.code_cell(location),
             html.number_cell(row["layers"], str(row["layers"])),
             html.number_cell(row["cycles"], f"{row['cycles']:,}"),
             html.share_cell(row["cycles"], total, largest, "dma" if row["bound"] == "memory" else "compute"),

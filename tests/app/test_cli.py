@@ -157,6 +157,46 @@ def test_simulate(run: Run, compiled: Path) -> None:
         assert sum(op["cycles"] for op in module["ops"]) == module["cycles"]
 
 
+def test_locations_join_across_commands(run: Run, compiled: Path) -> None:
+    _, out, _ = run("simulate", compiled, "--json")
+    modules = {row["name"]: row for row in checked("simulate", out)["modules"]}
+    for name, layer in (("block_2", "2"), ("block_kv_2", "2"), ("block_0", "{i}"), ("lm_head", "{i}")):
+        # GIVEN the ops of a module, with {i} for the layer where it serves several of them
+        found = [(op["name"], op["location"]) for op in modules[name]["ops"]]
+        assert any(f"model.layers.{layer}." in location for _, location in found) or name == "lm_head"
+        read_as = [(op, location.replace("{i}", "0")) for op, location in found]
+        # THEN they are the ops of its timeline
+        _, out, _ = run("simulate", compiled, "--timeline", "-m", name, "--json")
+        assert {(op["op"], op["location"]) for op in checked("timeline", out)["ops"]} <= set(read_as)
+        # AND what it computes outside of local memory is called by them
+        _, out, _ = run("memory", compiled, "-m", name, "--json")
+        rows = [row for row in checked("memory", out)["ddr"] if row["arena"] == "neuron"]
+        computed = {(row["op"], row["tensor"]) for row in rows if row["op"] not in ("tpu.Group", "tpu.Reshape")}
+        assert computed <= set(read_as)
+
+
+@pytest.mark.parametrize("module", ["block_0", "block_kv_1", "block_cache_2", "lm_head"])
+def test_a_tensor_of_memory_is_found_in_the_ir_by_its_value(run: Run, compiled: Path, module: str) -> None:
+    _, out, _ = run("memory", compiled, "-m", module, "--json")
+    rows = checked("memory", out)["ddr"]
+    _, text, _ = run("ir", compiled, "-m", module, "--after", "address-assign")
+    # THEN values are unique, and a line of the IR makes each with that op at that address
+    assert len({row["value"] for row in rows}) == len(rows)
+    lines = {line.split(" = ")[0].strip(): line for line in text.splitlines() if re.match(r" +%\d+ = ", line)}
+    for row in (row for row in rows if row["op"] != "tpu.Group"):
+        assert f'"{row["op"]}"' in lines[row["value"]]
+        assert re.search(rf"-> .*tensor<[^>]*, {row['address']} : i64>", lines[row["value"]])
+
+
+def test_costly_ops_are_summed_over_all_layers(run: Run, compiled: Path) -> None:
+    # GIVEN three layers in two modules
+    _, text, _ = run("simulate", compiled, "--ops", "50")
+    found = [line for line in text.splitlines() if "self_attn.q_proj " in line]
+    # THEN an op stands once in each stage, with as many uses
+    assert len(found) == 3
+    assert all(re.search(r"q_proj +3 ", line) for line in found)
+
+
 def test_simulate_a_timeline(run: Run, compiled: Path) -> None:
     code, out, _ = run("simulate", compiled, "--timeline", "--module", "block_cache_1", "--json")
     value = checked("timeline", out)

@@ -315,8 +315,8 @@ def test_simulated_ops_say_their_group(opened: Run) -> None:
     _, out, _ = opened("simulate", "MODEL", "--json")
     module = next(row for row in checked("simulate", out)["modules"] if row["name"] == "block_0")
     groups = {(op["name"], op["location"]): op["group"] for op in module["ops"]}
-    assert groups["tpu.MatMul", "model.layers.{i}.self_attn.o_proj"] == 2
-    assert groups["tpu.FAttention", "model.layers.{i}.self_attn.attention"] is None
+    assert groups["tpu.MatMul", "model.layers.0.self_attn.o_proj"] == 2
+    assert groups["tpu.FAttention", "model.layers.0.self_attn.attention"] is None
     assert {op["group"] for op in module["ops"]} == {None, 0, 1, 2, 3, 4}
     _, text, _ = opened("simulate", "MODEL")
     assert "group" in text

@@ -658,7 +658,8 @@ def simulate(
     if as_json:
         emit(found)
         return
-    for item in simulation_views(found, ops, prompted=prompt_length is not None):
+    cores = session.compilation.options.cores
+    for item in simulation_views(found, ops, prompted=prompt_length is not None, cores=cores):
         output().print(item)
 
 

@@ -327,14 +327,20 @@ _TRAFFIC_STYLES = {
 }
 
 
-def simulation_views(found: Mapping[str, Any], ops: int, *, prompted: bool) -> Iterator[RenderableType]:
+def simulation_views(
+    found: Mapping[str, Any], ops: int, *, prompted: bool, cores: int
+) -> Iterator[RenderableType]:
     """Speeds first, then what a token moves, modules, and the ops that cost most; from the `simulate` JSON.
 
     prompted: the lengths are those of a prompt, so that both prefills add up to the time to the first token.
+    cores: that the program runs on.
     """
-    yield Text(f"{found['chip']} · {found['quantize']} · S {found['seq_length']}", style="bold")
+    several = f" · {cores} cores" if cores > 1 else ""
+    yield Text(f"{found['chip']}{several} · {found['quantize']} · S {found['seq_length']}", style="bold")
     yield from _speeds(found, prompted)
-    yield from ("", _traffic(found["decode"]), "", _module_costs(found["modules"]))
+    if several:
+        yield Text(units.CONTENTION, style="dim")
+    yield from ("", _traffic(found["decode"]), "", _module_costs(found["modules"], cores))
     if ops:
         for view in _costliest_ops(found["modules"], ops):
             yield from ("", view)
@@ -352,9 +358,9 @@ def _speeds(found: Mapping[str, Any], prompted: bool) -> Iterator[Text]:
     if prompted:
         yield Text(f"first token          after {units.duration(total)}")
     use = decode["bandwidth_utilisation"]
+    speed, moved = units.rate(decode["tokens_per_s"]), units.size(decode["ddr_bytes_per_token"])
     yield Text(
-        f"decode      {decode['tokens_per_s']:>8.1f} tokens/s · {units.size(decode['ddr_bytes_per_token'])} a token · "
-        f"{100 * use['traffic']:.0f} % of DDR bandwidth"
+        f"decode      {speed:>8} tokens/s · {moved} a token · {units.share(use['traffic'], 1)} of DDR bandwidth"
     )
 
 
@@ -364,7 +370,7 @@ def _traffic(decode: Mapping[str, Any]) -> RenderableType:
         [*left("DDR traffic of a decoded token"), *right("bytes", "share"), *left("")],
         [
             [
-                name,
+                units.TRAFFIC_NAMES.get(name, name),
                 units.size(size),
                 units.share(size, total),
                 Text(units.bar(size, total, 24), style=_TRAFFIC_STYLES.get(name, "")),
@@ -375,7 +381,7 @@ def _traffic(decode: Mapping[str, Any]) -> RenderableType:
     )
 
 
-def _module_costs(modules: Rows) -> RenderableType:
+def _module_costs(modules: Rows, cores: int) -> RenderableType:
     return table(
         [
             *left("module", "layers", "stage"),
@@ -388,8 +394,8 @@ def _module_costs(modules: Rows) -> RenderableType:
                 layers_text(row["layers"]),
                 row["stage"],
                 units.cycles(row["cycles"]),
-                units.share(row["tiu_busy_cycles"], row["cycles"]),
-                units.share(row["gdma_busy_cycles"], row["cycles"]),
+                units.share(row["tiu_busy_cycles"], cores * row["cycles"]),
+                units.share(row["gdma_busy_cycles"], cores * row["cycles"]),
                 units.size(row["ddr_read_bytes"]),
                 units.size(row["ddr_write_bytes"]),
                 _bound("memory" if row["gdma_busy_cycles"] >= row["tiu_busy_cycles"] else "compute"),
@@ -450,7 +456,7 @@ def _ops_view(
                 location,
                 groups[kind, location],
                 str(sums["times"]),
-                units.cycles(sums["cycles"]),
+                units.cycles(sums["cycles"]) if sums["cycles"] else "hidden",
                 units.share(sums["cycles"], total),
                 units.size(sums["ddr_read_bytes"]),
                 units.size(sums["ddr_write_bytes"]),

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+TRAFFIC_NAMES = {"kv_cache": "KV", "other": "tables"}
+"""What people call kinds of DDR traffic that have another name in the simulation (see throughput.CATEGORIES)."""
+
+CONTENTION = "each core as if alone: their contention for DDR is not modelled"
+"""What to say beside figures of a program on several cores."""
+
 
 def _scaled(value: float, units: tuple[str, ...], digits: int = 3) -> str:
     """Three significant digits with the unit that keeps the number between 1 and 1000."""
@@ -28,6 +34,11 @@ def cycles(count: float) -> str:
 def count(number: int) -> str:
     """A whole number with thousands separators."""
     return f"{number:,}"
+
+
+def rate(number: float) -> str:
+    """How much a second, with thousands separators: `25,236`, `273.4`."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
 
 
 def short_count(number: float) -> str:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from textual import on
 from textual.containers import Horizontal
 from textual.events import Resize
 from textual.widget import Widget
-from textual_plotext import PlotextPlot
 
 from app import units
 from app.actions import bindings
 from app.screens.base import WorkScreen
-from app.theme import Palette
 from app.widgets.ask import AskBar
-from app.widgets.inspector import Inspector, labelled
-from app.widgets.lines import LineView, Span
+from app.widgets.inspector import Inspector
+from app.widgets.lines import LineView
 from app.widgets.simulation_view import (
     SORTS,
     STAGES,
@@ -28,17 +25,20 @@ from app.widgets.simulation_view import (
     StageOp,
     engines_line,
     has_stage,
+    most_used,
     op_columns,
+    op_details,
     op_rows,
+    run_line,
     speed_line,
     stage_cost,
     table_title,
     tabs_line,
-    total_line,
     traffic_line,
     variants,
     wanted_ops,
 )
+from app.widgets.speed_plot import Curve, SpeedPlot
 from app.widgets.table import TableView
 from app.widgets.timeline import TimelineView
 from app.workspace import Workspace
@@ -72,42 +72,6 @@ name or location (nothing shows all again), **p** the lengths of prompt and gene
 timeline of the two engines; **o** or enter the op in the explorer.
 """
     EMPTY = "simulated when all modules are compiled"
-
-
-class SpeedPlot(PlotextPlot):  # type: ignore[misc]
-    """Decode tokens/s against the rows of history."""
-
-    DEFAULT_CSS = """
-    SpeedPlot { width: 1fr; min-width: 20; border: round $border-blurred; border-title-color: $text-muted; }
-    """
-
-    def __init__(self) -> None:
-        super().__init__(id="plot")
-        self.border_title = "decode tokens/s against rows of context"
-        self.curve: tuple[tuple[int, float], ...] = ()
-
-    def show(self, curve: tuple[tuple[int, float], ...]) -> None:
-        """Draw a curve."""
-        self.curve = curve
-        plot = self.plt
-        plot.clear_data()
-        plot.clear_figure()
-        if curve:
-            style = Palette.of(cast(Any, self.app)).style("dma").color
-            color = (
-                tuple(style.get_truecolor())
-                if style is not None and not self.app.native_ansi_color
-                else "cyan"
-            )
-            xs, ys = zip(*curve, strict=True)
-            plot.plot(xs, ys, marker="braille", color=color)
-            top = nice_top(max(ys))
-            plot.ylim(0, top)
-            plot.yticks([top * i / 4 for i in range(5)], [f"{top * i / 4:g}" for i in range(5)])
-            ticks = x_ticks(int(xs[-1]) + 1)
-            plot.xticks(ticks, [str(n) for n in ticks])
-            plot.grid(False, False)
-        self.refresh()
 
 
 class SimulateScreen(WorkScreen):
@@ -188,14 +152,15 @@ class SimulateScreen(WorkScreen):
             return
         self._asked_for = (id(work), lengths)
 
-        def compute() -> tuple[Simulation, tuple[tuple[int, float], ...]]:
+        def compute() -> tuple[Simulation, Curve]:
             prompt, generate = lengths or (None, None)
             simulation = work.simulator.simulate(prompt, generate)
             return simulation, work.curve or _curve(work)
 
-        def done(result: tuple[Simulation, tuple[tuple[int, float], ...]]) -> None:
+        def done(result: tuple[Simulation, Curve]) -> None:
             work.simulation, work.curve = result
             self.lengths, self._problem = lengths, ""
+            self.variant = most_used(result[0].decode)
             if work is self.work and self.ready:
                 self._show()
 
@@ -225,21 +190,21 @@ class SimulateScreen(WorkScreen):
         table.empty = f"no op has {self.wanted!r} in its name or location: f changes the text"
         table.show(op_rows(self.cost, self.sort, shown), op_columns(self.sort))
         table.border_title = table_title(self.cost, shown, self.wanted, self.sort)
+        table.border_subtitle = units.CONTENTION if self.cost.cores > 1 else ""
         self._show_head(simulation)
         self.query_one(SpeedPlot).show(work.curve)
         self.show_details()
 
     def _show_head(self, simulation: Simulation) -> None:
         assert self.cost is not None
-        width = self.size.width
+        width, options = self.size.width, self.work.compilation.options
         choices = variants(self.work.specs)
         stages = [stage for stage in STAGES if has_stage(self.work.specs, stage)]
-        chosen = choices[self.variant] if choices else None
         self.query_one(StageHead).show(
             [
-                tabs_line(stages, self.stage, chosen, len(choices) > 1),
-                speed_line(self.stage, simulation, self.lengths),
-                total_line(self.cost, simulation, self.work.compilation),
+                tabs_line(stages, self.stage, choices, self.variant, simulation.decode, width),
+                speed_line(self.stage, simulation, self.lengths, options, width),
+                run_line(self.cost, simulation, options, width),
                 engines_line(self.cost, width),
                 traffic_line(simulation.decode.breakdown, width) if self.stage is Stage.DECODE else [],
             ]
@@ -262,6 +227,7 @@ class SimulateScreen(WorkScreen):
         super().on_resize(event)
         if self.cost is not None and self.work.simulation is not None:
             self._show_head(self.work.simulation)
+            self.call_after_refresh(self.show_details)
 
     # -- the op under the cursor --------------------------------------------------------------------------------
 
@@ -279,57 +245,13 @@ class SimulateScreen(WorkScreen):
         if op is None or self.cost is None:
             panel.show("op", [])
             return
-        panel.show(f"{op.record.name} · {op.label}", self._details(op, self.cost))
-        if self.has_class("-timeline"):
-            self._time(op.module, op.index)
-
-    def _details(self, op: StageOp, cost: StageCost) -> list[list[Span]]:
-        each = op.cycles / op.times
-        moved = (op.read + op.write) / op.times
-        options = self.work.compilation.options
-        lines: list[list[Span]] = [
-            labelled(
-                "cost",
-                [
-                    (f"{units.cycles(each)}", "bold"),
-                    (f" × {op.times} = ", "muted"),
-                    (units.cycles(op.cycles), "bold"),
-                    (f"  {units.share(op.cycles, cost.cycles)} of the stage", "muted"),
-                ],
-            ),
-            labelled("bound", [(f"by {op.bound}", f"{op.bound}-bound")]),
-        ]
-        if each:
-            peak = options.chip.ddr_bandwidth / options.chip.clock_hz
-            lines.append(
-                labelled(
-                    "moves",
-                    [
-                        (units.size(moved), ""),
-                        (f"  {moved / each:.1f} bytes a cycle of {peak:.1f} at the peak", "muted"),
-                    ],
-                )
-            )
         timing = self.work.timings.get(op.module)
         row = next((r for r in timing.ops if r.op == op.index), None) if timing else None
-        if row is not None:
-            lines.append(
-                labelled(
-                    "engines",
-                    [
-                        (f"TIU {units.cycles(row.tiu_busy_cycles)}", "compute"),
-                        ("  ", ""),
-                        (f"GDMA {units.cycles(row.gdma_busy_cycles)}", "dma"),
-                        ("  busy", "muted"),
-                    ],
-                )
-            )
-        record = op.record
-        if record.result_types:
-            shape = record.result_types[0]
-            lines.append(labelled("makes", [(f"{units.shape(shape.shape)} {shape.dtype}", "activations")]))
-        lines.append(labelled("first", [(f"{op.module}, op {op.index}", "muted")]))
-        return lines
+        options = self.work.compilation.options
+        lines = op_details(op, self.cost, row, options, panel.inner_width - 1)
+        panel.show(f"{op.record.name} · {op.label}", lines)
+        if self.has_class("-timeline"):
+            self._time(op.module, op.index)
 
     # -- what the user does -------------------------------------------------------------------------------------
 
@@ -484,9 +406,9 @@ class SimulateScreen(WorkScreen):
             self._show()
         if event.kind not in (ASK_FILTER, ASK_LENGTHS) or not event.done:
             return
+        if event.kind == ASK_LENGTHS and not self._simulate_for(event.text):
+            return
         self._close_question()
-        if event.kind == ASK_LENGTHS:
-            self._simulate_for(event.text)
 
     @on(AskBar.Dropped)
     def dropped(self, event: AskBar.Dropped) -> None:
@@ -502,28 +424,33 @@ class SimulateScreen(WorkScreen):
         table = self.query_one(OpTable)
         (table if table.display else self.query_one(TimelineView)).focus()
 
-    def _simulate_for(self, text: str) -> None:
-        numbers = [int(number) for number in re.findall(r"\d+", text)]
-        if not numbers:
-            self._request(None)
-        elif len(numbers) == 2:
-            self._request((numbers[0], numbers[1]))
-        else:
-            self.notify("give two numbers: tokens of the prompt, tokens to generate", severity="warning")
+    def _simulate_for(self, text: str) -> bool:
+        """Ask for a simulation; False, with the reason on the screen, for a text that is no lengths."""
+        try:
+            self._request(lengths_of(text))
+        except UserError as error:
+            self.notify(str(error), severity="warning")
+            return False
+        return True
 
 
-def nice_top(highest: float) -> float:
-    """The smallest of 1, 2, 4, 5, 8, 10 times a power of ten above a number, so that a quarter of it is readable."""
-    scale = 10.0 ** math.floor(math.log10(highest)) if highest > 0 else 1.0
-    return next(scale * step for step in (1, 2, 4, 5, 8, 10) if scale * step > highest)
+def lengths_of(text: str) -> tuple[int, int] | None:
+    """Lengths of prompt and generation as people type them: `300 100`, `300, 100`; None for an empty text.
+
+    Raises UserError for anything else.
+    """
+    if not text.strip():
+        return None
+    found = re.fullmatch(r"\s*([0-9]+)(?:\s*,\s*|\s+)([0-9]+)\s*", text)
+    if found is None:
+        raise UserError(
+            f"{text.strip()!r} is not understood; accepted: two whole numbers, tokens of the prompt and tokens to "
+            "generate, such as 300 100; nothing for the compiled lengths"
+        )
+    return int(found[1]), int(found[2])
 
 
-def x_ticks(length: int) -> list[int]:
-    """0, the quarters, and the end of a history of `length` rows."""
-    return sorted({0, *(length * i // 4 for i in range(1, 4)), length - 1})
-
-
-def _curve(work: Workspace) -> tuple[tuple[int, float], ...]:
+def _curve(work: Workspace) -> Curve:
     """Tokens/s for lengths from empty to full."""
     length = work.compilation.options.seq_length
     steps = min(CURVE_POINTS, length)

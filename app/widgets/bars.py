@@ -91,7 +91,8 @@ class TitleBar(Bar):
             return left
         options = work.compilation.options
         left += [(" ", ""), (work.title, "heading bold")]
-        for text in (options.chip_name, options.quantize, f"S {options.seq_length}"):
+        cores = f" × {options.cores} cores" if options.cores > 1 else ""
+        for text in (f"{options.chip_name}{cores}", options.quantize, f"S {options.seq_length}"):
             left += [(" · ", "faint"), (text, "muted")]
         right = list(self._progress(work))
         room = self.size.width - width_of(right)

@@ -97,13 +97,15 @@ def time_module(program: np.ndarray, chip: Chip, history_length: int | None = No
     np.add.at(sums, op, columns)
     shares, under = _shares(program["core"], op, plan)
     ops = [
-        OpTiming(*work, number, cost, None if other == NOBODY else int(numbers[other]))
-        for number, work, cost, other in zip(
+        OpTiming(
+            tiu, gdma, loaded, stored, copied, number, cost, None if other == NOBODY else int(numbers[other])
+        )
+        for number, (tiu, gdma, loaded, stored, copied), cost, other in zip(
             numbers.tolist(), sums.tolist(), shares.tolist(), under.tolist(), strict=True
         )
     ]
-    work = columns.sum(axis=0, dtype=np.int64).tolist()
-    return ModuleTiming(*work, plan.total_cycles, ops, instructions, cycles, plan)
+    tiu, gdma, loaded, stored, copied = columns.sum(axis=0, dtype=np.int64).tolist()
+    return ModuleTiming(tiu, gdma, loaded, stored, copied, plan.total_cycles, ops, instructions, cycles, plan)
 
 
 def _work_columns(program: np.ndarray, cycles: np.ndarray) -> np.ndarray:

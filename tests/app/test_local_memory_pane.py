@@ -115,6 +115,35 @@ class TestCursor:
             await pilot.pause()
             assert [event.op.name for event in app.asked] == ["tpu.Add"]
 
+    async def test_a_click_on_the_map_takes_what_is_there_and_no_line_of_a_list(self) -> None:
+        app = PaneApp()
+        async with app.run_test(size=(120, 38)) as pilot:
+            await settled(pilot)
+            view = app.query_one(LmemMap)
+            canvas = view.canvas()
+            assert canvas is not None
+            # GIVEN rows whose number is that of another buffer than the one that lies there
+            x = canvas.edges[1] + 4
+            rows = [y for y in range(len(PLAN.buffers)) if canvas.owners[y][x] not in (y, -1)]
+            assert rows
+            for y in rows:
+                # WHEN such a row is clicked THEN the cursor is on the buffer under the mouse
+                await pilot.click(LmemMap, offset=(x, y + len(view.pinned()) + 1))
+                await pilot.pause()
+                assert (view.selected, view.step) == (canvas.owners[y][x], 1)
+
+    async def test_a_click_on_the_lanes_takes_the_step_and_no_lane(self) -> None:
+        app = PaneApp()
+        async with app.run_test(size=(120, 38)) as pilot:
+            await settled(pilot)
+            lanes, view = app.query_one(StepLanes), app.query_one(LmemMap)
+            canvas = view.canvas()
+            assert canvas is not None
+            for y in (1, 2, 3):
+                await pilot.click(StepLanes, offset=(canvas.edges[2] + 4, y))
+                await pilot.pause()
+                assert (view.step, lanes.cursor) == (2, 0)
+
     async def test_search_and_go_to(self) -> None:
         app = PaneApp()
         async with app.run_test(size=(120, 38)) as pilot:

@@ -11,7 +11,6 @@ from textual.app import App, ComposeResult
 
 from app import units
 from app.screens.open_model import completions
-from app.screens.simulate import nice_top, x_ticks
 from app.widgets.lines import plain
 from app.widgets.table import Column, Row, TableView, fitted, width_of
 from app.widgets.text_flow import wrap
@@ -94,13 +93,6 @@ def test_wrapping_keeps_every_letter_and_the_width(parts: list[str], width: int)
 )
 def test_numbers_as_people_read_them(text: str, expected: str) -> None:
     assert text == expected
-
-
-def test_ticks_of_the_plot_are_round() -> None:
-    assert nice_top(311.2) == 400
-    assert nice_top(0.7) == 0.8
-    assert x_ticks(512) == [0, 128, 256, 384, 511]
-    assert x_ticks(1) == [0]
 
 
 def test_completions_list_models_before_anything_is_opened(tmp_path: Path) -> None:

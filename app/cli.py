@@ -155,7 +155,24 @@ def _open(model: str, options: dict[str, Any]) -> Session:
     from app.session import Session
 
     _require_model(model)
-    return Session.open(model, options)
+    session = Session.open(model, options)
+    _note_unused(session, options)
+    return session
+
+
+def _note_unused(session: Session, options: Mapping[str, Any]) -> None:
+    """Say which of the given options change nothing."""
+    from app.console import messages
+
+    given = {"q_group_size": "--q-group-size", "symmetric": "--symmetric"}
+    unused = [flag for name, flag in given.items() if options.get(name)]
+    if unused and not session.options.mode.weight_bits:
+        what = f"{' and '.join(unused)} {'have' if len(unused) > 1 else 'has'} no effect"
+        messages().print(
+            f"⚠ {what}: with {session.options.quantize} no weight is quantised",
+            style="yellow",
+            soft_wrap=True,
+        )
 
 
 def _require_model(model: str) -> None:

@@ -25,9 +25,14 @@ Arrays = dict[str, np.ndarray]
 
 
 @cache
-def tiny_program(family: str, quantize: str, **options: Any) -> tuple[Compilation, WeightLoader]:
-    """A tiny checkpoint at S 64, L 16, decode chunks 32 and 16, and its weights. The folder stays for the process."""
-    path = write_tiny(Path(mkdtemp(prefix="tiny-")) / family, family)
+def tiny_program(
+    family: str, quantize: str, *, tie: bool | None = None, **options: Any
+) -> tuple[Compilation, WeightLoader]:
+    """A tiny checkpoint at S 64, L 16, decode chunks 32 and 16, and its weights. The folder stays for the process.
+
+    tie: embedding and lm_head, None as the family does.
+    """
+    path = write_tiny(Path(mkdtemp(prefix="tiny-")) / family, family, tie=tie)
     program = compile_here(path, **{"seq_length": 64, "quantize": quantize, **options})
     return program, weights_of(open_model(path))
 

@@ -330,6 +330,11 @@ class Runtime:
             )
         if not compiled:
             return _token_id
+        vocabulary = self.program.config.vocab_size
+        if sampling is not None and sampling.top_k > vocabulary:
+            raise UserError(
+                f"sampling: top_k {sampling.top_k} is out of range; accepted: 0 (all) to {vocabulary} (the vocabulary)"
+            )
         if sampling is None or sampling.temperature == 0:
             greedy = self._head(Kind.GREEDY_HEAD)
             return lambda found, tokens: _token_id(greedy.run({"logits": found["logits"]}), tokens)

@@ -482,6 +482,24 @@ def test_options_that_a_compiled_file_does_not_have_are_refused(run: Run, compil
     assert "was compiled with --quantize w4bf16, not f32" in err
 
 
+def test_options_without_effect_are_noted(run: Run, checkpoint: Path) -> None:
+    # GIVEN options about quantised weights WHEN none is quantised THEN that is said, and nothing else happens
+    command = (
+        "modules",
+        checkpoint,
+        "--symmetric",
+        "--q-group-size",
+        "32",
+        "--seq-length",
+        "32",
+        "--no-history",
+    )
+    code, _, err = run(*command, "--quantize", "bf16")
+    assert code == 0
+    assert "--q-group-size and --symmetric have no effect: with bf16 no weight is quantised" in err
+    assert "no effect" not in run(*command, "--quantize", "w8bf16")[2]
+
+
 def test_a_bare_config_says_what_is_missing(run: Run, checkpoint: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text((checkpoint / "config.json").read_text())

@@ -71,14 +71,15 @@ class Fields:
 
     def integer(self, key: str, minimum: int = 1) -> int:
         """A required integer of at least `minimum`; booleans and floats are refused."""
-        value = self._required(key)
+        kind = f"an integer from {minimum} to {_LARGEST_INTEGER}"
+        value = self._required(key, kind)
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= _LARGEST_INTEGER:
-            raise self.refusal(key, f"an integer from {minimum} to {_LARGEST_INTEGER} is needed")
+            raise self.refusal(key, f"{kind} is needed")
         return value
 
     def number(self, key: str) -> float:
         """A required finite number above zero."""
-        value = self._required(key)
+        value = self._required(key, "a number above zero")
         if isinstance(value, bool) or not isinstance(value, int | float) or not _positive_finite(value):
             raise self.refusal(key, "a number above zero is needed")
         return float(value)
@@ -98,7 +99,7 @@ class Fields:
 
     def text(self, key: str) -> str:
         """A required string."""
-        value = self._required(key)
+        value = self._required(key, "a string")
         if not isinstance(value, str):
             raise self.refusal(key, "a string is needed")
         return value
@@ -120,9 +121,11 @@ class Fields:
             raise self.refusal(key, "an object is needed")
         return Fields(f"{self.where}, '{key}'", value)
 
-    def _required(self, key: str) -> Any:
+    def _required(self, key: str, kind: str) -> Any:
         if key not in self.values:
             raise UserError(f"{self.where}: '{key}' is missing")
+        if self.values[key] is None:
+            raise self.refusal(key, f"the model cannot do without it: {kind} is required")
         return self.values[key]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -56,11 +56,17 @@ class TensorInfo:
 
 
 class Checkpoint:
-    """The stored tensors of a checkpoint. Picklable; a copy in another process maps the files anew."""
+    """The stored tensors of a checkpoint. Picklable; a copy in another process maps the files anew.
 
-    def __init__(self, folder: Path, tensors: Mapping[str, TensorInfo]) -> None:
+    unlisted: names of those that are in a shard although the index does not list them.
+    """
+
+    def __init__(
+        self, folder: Path, tensors: Mapping[str, TensorInfo], unlisted: Collection[str] = ()
+    ) -> None:
         self.folder = folder
         self.tensors = tensors
+        self.unlisted = frozenset(unlisted)
         self._maps: dict[Path, mmap.mmap] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,7 +98,8 @@ class Checkpoint:
         return stored.view(dtype).reshape(info.shape)
 
     def check(self, expected: Mapping[str, tuple[int, ...]]) -> None:
-        """Raise UserError unless the checkpoint holds exactly the `expected` tensors, in usable dtypes.
+        """Raise UserError unless the checkpoint holds exactly the `expected` tensors, in usable dtypes, and its index
+        lists them.
 
         Allowed besides: `*.rotary_emb.inv_freq` and, when it is not expected because the config ties it, an
         `lm_head.weight` equal to the embedding.
@@ -102,6 +109,13 @@ class Checkpoint:
             raise UserError(
                 f"{self.folder}: {len(missing)} tensor(s) missing: {listed(missing)}; config.json and the"
                 " weights must be of one model"
+            )
+        unlisted = [name for name in expected if name in self.unlisted]
+        if unlisted:
+            raise UserError(
+                f"{self.folder / _INDEX}: 'weight_map' does not list {len(unlisted)} tensor(s) that the model needs and"
+                f" that are in its shards: {listed(unlisted)} (in {self.tensors[unlisted[0]].file.name}); add them, or"
+                " copy the index again: it is not the one of these shards"
             )
         for name, shape in expected.items():
             info = self.tensors[name]
@@ -168,7 +182,7 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
     if not folder.exists():
         raise UserError(f"{folder}: no such folder")
     if (folder / _INDEX).exists():
-        return Checkpoint(folder, _by_index(folder))
+        return _by_index(folder)
     return Checkpoint(folder, _read_header(_single_file(folder)))
 
 
@@ -189,7 +203,7 @@ def _single_file(folder: Path) -> Path:
     raise UserError(f"{folder}: no weights; {_SINGLE}, or {_INDEX} and its shards, is needed in this folder")
 
 
-def _by_index(folder: Path) -> dict[str, TensorInfo]:
+def _by_index(folder: Path) -> Checkpoint:
     index = folder / _INDEX
     weight_map = Fields(str(index), read_json_object(index)).nested("weight_map")
     for name, shard in weight_map.values.items():
@@ -215,7 +229,7 @@ def _by_index(folder: Path) -> dict[str, TensorInfo]:
             raise UserError(
                 f"{folder / shard}: tensor '{name}' is not in this shard although {_INDEX} says so"
             )
-    return tensors
+    return Checkpoint(folder, tensors, tensors.keys() - weight_map.values.keys())
 
 
 def _read_header(file: Path) -> dict[str, TensorInfo]:

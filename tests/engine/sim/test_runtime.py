@@ -371,6 +371,15 @@ def test_sampling_values_are_checked(values: dict[str, Any], message: str) -> No
         Sampling(**values)
 
 
+def test_top_k_beyond_the_vocabulary_is_refused(sampler: Runtime) -> None:
+    vocabulary = sampler.program.config.vocab_size
+    with pytest.raises(
+        UserError, match=f"top_k {vocabulary + 1} is out of range; accepted: 0 .all. to {vocabulary}"
+    ):
+        sampler.generate(TOKENS[:3], 1, sampling=Sampling(top_k=vocabulary + 1))
+    sampler.generate(TOKENS[:3], 1, sampling=Sampling(top_k=vocabulary))
+
+
 # -- other executors -----------------------------------------------------------------------------------------------
 
 

@@ -195,7 +195,9 @@ def test_models_that_are_not_supported_are_refused_by_name(data: Path, name: str
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": None}, ["model_type", "string"]),
+        ({"model_type": None}, ["model_type", "a string is required"]),
+        ({"hidden_size": None}, ["'hidden_size' is null", "an integer from 1 to", "required"]),
+        ({"rms_norm_eps": None}, ["'rms_norm_eps' is null", "required"]),
         ({"hidden_size": "64"}, ["hidden_size", '"64"', "integer"]),
         ({"hidden_size": True}, ["hidden_size", "true"]),
         ({"hidden_size": 64.0}, ["hidden_size", "64.0"]),

@@ -173,6 +173,25 @@ def test_tensor_that_the_index_puts_in_the_wrong_shard(tmp_path: Path) -> None:
     refused(folder, SHARDS[1], NORM, INDEX)
 
 
+def test_tensor_that_the_index_leaves_out(tmp_path: Path) -> None:
+    # GIVEN an index without a tensor that its shards hold
+    folder = write_tiny(tmp_path, "llama", shards=2)
+    index = json.loads((folder / INDEX).read_text())
+    shard = index["weight_map"].pop(NORM)
+    write_json(folder / INDEX, index)
+    checkpoint = open_checkpoint(folder)
+    expected = {name: info.shape for name, info in checkpoint.tensors.items()}
+    # WHEN the model needs it THEN index, tensor and shard are named
+    with pytest.raises(
+        UserError, match=rf"{INDEX}: 'weight_map' does not list 1 tensor.*{NORM} \(in {shard}\)"
+    ):
+        checkpoint.check(expected)
+    # and it is unknown to a model that does not
+    del expected[NORM]
+    with pytest.raises(UserError, match=rf"1 tensor\(s\) unknown to the model.*{NORM}"):
+        checkpoint.check(expected)
+
+
 @pytest.mark.parametrize(
     ("index", "words"),
     [

@@ -352,10 +352,10 @@ def tabs_line(
 def _ran_in(choices: Sequence[ModuleSpec], chosen: ModuleSpec, decode: DecodeCost) -> str:
     """How many of the simulated tokens ran in a variant; nothing where that is all that there is."""
     ran = decode.steps.get(chosen.variant, 0)
-    if ran == decode.tokens:
+    if ran == sum(decode.steps.values()):
         return f", all {ran} tokens" if ran > 1 else ""
     if ran:
-        return f", {ran} of {decode.tokens} tokens"
+        return f", {ran} of {sum(decode.steps.values())} tokens"
     used = ", ".join(spec.name for spec in choices if decode.steps.get(spec.variant))
     return f", not used: {used} ran"
 
@@ -429,6 +429,8 @@ def _decode_line(
     decode = simulation.decode
     if lengths is None:
         what, where = f" behind {simulation.seq_length - 1:,} rows", ""
+    elif not decode.tokens:
+        what, where = f" for the token behind {decode.history:,} rows", ""
     else:
         what, where = f" for {decode.tokens:,} tokens", f" behind a prompt of {lengths[0]:,}"
     seconds = 1 / decode.tokens_per_s

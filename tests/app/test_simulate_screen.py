@@ -208,6 +208,13 @@ def test_parts_of_the_head_are_whole_or_not_there(one_core: Compilation, width: 
     assert not texts[0].rstrip().endswith("next")
 
 
+def test_a_prompt_that_gives_the_only_token_shows_the_next_one(one_core: Compilation) -> None:
+    simulation = simulate(one_core, prompt_length=8, generate=1)
+    assert simulation.decode.tokens == 0
+    text = plain(speed_line(Stage.DECODE, simulation, (8, 1), one_core.options, 120))
+    assert "for the token behind 8 rows" in text
+
+
 def test_the_least_important_part_goes_first() -> None:
     parts = [(0, [("speed", "")]), (2, [(" where", "")]), (1, [(" size", "")])]
     assert plain(fitting(parts, 16)) == "speed where size"
@@ -265,7 +272,11 @@ async def test_the_table_shows_the_variant_that_the_lengths_ran_in(one_core: Com
         cycles = screen.cost.cycles + simulation.decode.moved_rows_cycles
         clock = one_core.options.chip.clock_hz
         assert simulation.decode.tokens_per_s == pytest.approx(clock / cycles)
-        assert f"{choices[-1].name}: cache of {choices[-1].cache} rows, all 6 tokens" in head_text(screen)[0]
+        assert (
+            f"{choices[-1].name}: cache of {choices[-1].cache} rows, all {simulation.decode.tokens} tokens"
+            in head_text(screen)[0]
+        )
+        assert f"for {simulation.decode.tokens} tokens behind a prompt of 4" in head_text(screen)[1]
         # AND another variant says that it is not what ran
         await pilot.press("v")
         assert f"not used: {choices[-1].name} ran" in head_text(screen)[0]

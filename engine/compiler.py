@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -26,6 +26,7 @@ from engine.errors import CompileError
 from engine.merge import MergePlan, merge
 from engine.options import CompileOptions, resolve
 from engine.passes.base import PassContext
+from engine.program_size import require_program_size
 from engine.snapshot import ModuleSnapshots, Snapshot
 from engine.stages import ModelShape, ModuleSpec, find, plan
 from engine.top.checkpoint.config import ModelConfig, load_config
@@ -153,11 +154,18 @@ def compile_model(
     """Compile every module of a model, or `only` those that serve the given names.
 
     `on_event` is called in this thread as passes start and finish. Setting `cancel` stops the workers; the result then
-    holds what was finished. Failures are in the result, not raised: everything else is still there.
+    holds what was finished. Failures are in the result, not raised: everything else is still there. Raises UserError,
+    before anything is compiled, for lengths at which a module would take too many instructions.
     """
     specs = plan(model.shape, options)
     compilation = Compilation(model.config, options, specs)
     wanted = specs if only is None else tuple(dict.fromkeys(find(specs, name)[0] for name in only))
+    require_program_size(
+        wanted,
+        model.config,
+        options,
+        lambda rows: plan(model.shape, replace(options, max_input_length=rows)),
+    )
     contexts = [PassContext(spec, model.config, options) for spec in wanted]
     for event in run_workers(contexts, cancel):
         compilation.add(event)

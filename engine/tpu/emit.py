@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from engine.errors import UserError
 from engine.snapshot import OpRecord, TensorType
 from engine.tpu.chip import Chip
 from engine.tpu.isa import (
     BARRIER,
+    INSTRUCTION,
     Arena,
     Constant,
     Direction,
@@ -30,6 +32,12 @@ from engine.tpu.isa import (
     contiguous,
     dtype_bytes,
 )
+
+LARGEST_PROGRAM = 2_500_000
+"""Most instructions of one module. At 296 bytes each that is 740 MB, of which a worker holds a copy more while it hands
+them over, and the workers of a block's two modules do so side by side; they take some 20 s to emit and as long to
+price. What fits in a minute or two and a few GB ends here."""
+_LARGEST_BYTES = LARGEST_PROGRAM * INSTRUCTION.itemsize
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -91,7 +99,17 @@ class Emitter:
         self.op_index, self.record, self.step = op_index, record, step
 
     def sync(self) -> None:
-        """Commands emitted from here on wait for all emitted before on this core."""
+        """Commands emitted from here on wait for all emitted before on this core.
+
+        Raises UserError when the program has become too large.
+        """
+        # every tile syncs, so that a look here is as good as one at each instruction, and costs nothing
+        if len(self.stream.data) > _LARGEST_BYTES:
+            where = f"{self.record.name} at {self.record.location}" if self.record else "the program"
+            raise UserError(
+                f"{where} takes the module beyond {LARGEST_PROGRAM:,} instructions, which is the most; "
+                "choose a smaller --max-input-length or --seq-length"
+            )
         self._waits = list(self.stream.last[self.core])
 
     def pipeline(

@@ -130,5 +130,5 @@ def _largest_fitting(limit: int, fits: Callable[[int], bool]) -> int:
 
 def _rounded(number: int) -> int:
     """Three significant digits: it is an estimate."""
-    step = 10 ** max(0, len(str(number)) - 3)
+    step: int = 10 ** max(0, len(str(number)) - 3)
     return round(number / step) * step

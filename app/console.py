@@ -8,10 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +21,22 @@ if TYPE_CHECKING:
     from app.session import Listener
 
 Cell = str | Text
-Column = tuple[str, Literal["left", "right"]]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. Its cells stay whole, on one line, unless it `wraps`, as remarks do.
+
+    rank: columns with larger ones are left out first where the terminal is too narrow; 0 always stays. least: cells
+    below which a column that wraps is not worth showing.
+    """
+
+    heading: str
+    justify: Literal["left", "right"] = "left"
+    rank: int = 0
+    wraps: bool = False
+    least: int = 0
+
 
 PIPED_WIDTH = 200
 """Columns of a table that does not go to a terminal: nothing is folded that a later tool wants on one line."""
@@ -52,32 +69,85 @@ def emit(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], title: str = "") -> Table:
-    """Rows under headings, numbers to the right."""
-    found = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        title=title or None,
-        title_justify="left",
-        title_style="bold",
-        header_style="dim",
-    )
-    for heading, justify in columns:
-        found.add_column(heading, justify=justify, overflow="fold")
-    for row in rows:
-        found.add_row(*row)
-    return found
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], title: str = "") -> RenderableType:
+    """Rows under headings, numbers to the right, without the columns for which a terminal has no space."""
+    return _Fitting(columns, rows, title)
 
 
-def left(*headings: str) -> list[Column]:
-    """Columns of text."""
-    return [(heading, "left") for heading in headings]
+@dataclass(frozen=True)
+class _Fitting:
+    """A table that takes its form when the width is known."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    title: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        kept = list(range(len(self.columns)))
+        widths = [self._width(console, options, index) for index in kept]
+        # what is piped is for tools: it has all columns
+        while console.is_terminal and self._taken(widths, kept) > options.max_width:
+            last = max(kept, key=lambda index: self.columns[index].rank)
+            if not self.columns[last].rank:
+                break
+            kept.remove(last)
+        yield self._table(kept)
+
+    def _width(self, console: Console, options: ConsoleOptions, index: int) -> int:
+        """Cells that a column takes at the least."""
+        column = self.columns[index]
+        unlimited = options.update(max_width=_UNLIMITED)
+        cells = [column.heading, *(row[index] for row in self.rows)]
+        sizes = [Measurement.get(console, unlimited, cell) for cell in cells]
+        return max(column.least, *(size.minimum if column.wraps else size.maximum for size in sizes))
+
+    @staticmethod
+    def _taken(widths: Sequence[int], kept: Sequence[int]) -> int:
+        return sum(widths[index] for index in kept) + _GAP * (len(kept) - 1)
+
+    def _table(self, kept: Sequence[int]) -> Table:
+        found = Table(
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            title=self.title or None,
+            title_justify="left",
+            title_style="bold",
+            header_style="dim",
+        )
+        for column in (self.columns[index] for index in kept):
+            found.add_column(
+                column.heading,
+                justify=column.justify,
+                no_wrap=not column.wraps,
+                overflow="fold" if column.wraps else "ellipsis",
+                min_width=column.least or None,
+            )
+        for row in self.rows:
+            found.add_row(*(row[index] for index in kept))
+        return found
 
 
-def right(*headings: str) -> list[Column]:
+_GAP = 3
+"""Cells between two columns."""
+
+_UNLIMITED = 100_000
+"""More cells than any table takes."""
+
+
+def left(*headings: str, rank: int = 0) -> list[Column]:
+    """Columns of names."""
+    return [Column(heading, rank=rank) for heading in headings]
+
+
+def right(*headings: str, rank: int = 0) -> list[Column]:
     """Columns of numbers."""
-    return [(heading, "right") for heading in headings]
+    return [Column(heading, "right", rank) for heading in headings]
+
+
+def wrapping(*headings: str, rank: int = 0, least: int = 0) -> list[Column]:
+    """Columns of remarks, which go on in the next line."""
+    return [Column(heading, rank=rank, wraps=True, least=least) for heading in headings]
 
 
 @contextmanager

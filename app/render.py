@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from app import units
-from app.console import Cell, left, right, table
+from app.console import Cell, left, right, table, wrapping
 from engine.trace import words
 
 if TYPE_CHECKING:
@@ -36,7 +36,11 @@ def layers_text(layers: Sequence[int]) -> str:
 def modules_tables(rows: Rows) -> Iterator[RenderableType]:
     """Sizes of the modules, then their inputs and outputs."""
     yield table(
-        [*left("module", "layers", "stage"), *right("parameters", "weights"), *left("of which")],
+        [
+            *left("module", "layers", "stage"),
+            *right("parameters", "weights"),
+            *wrapping("of which", rank=1, least=30),
+        ],
         [
             [
                 row["name"],
@@ -51,7 +55,7 @@ def modules_tables(rows: Rows) -> Iterator[RenderableType]:
     )
     yield Text("parameters and weights are those of one layer\n", style="dim")
     yield table(
-        left("module", "inputs", "outputs"),
+        [*left("module"), *wrapping("inputs", "outputs", least=24)],
         [[row["name"], _tensors(row["inputs"]), _tensors(row["outputs"])] for row in rows],
     )
 
@@ -74,7 +78,7 @@ def _tensors(tensors: Rows) -> Text:
 def passes_view(rows: Rows) -> RenderableType:
     """The pass list."""
     return table(
-        [*left("", "pass"), *right("ops", "time"), *left("notes")],
+        [*left("", "pass"), *right("ops", "time"), *wrapping("notes", least=20)],
         [
             [
                 Text("±", style="yellow") if row["changed"] else Text("=", style="dim"),
@@ -148,7 +152,7 @@ def unified_view(lines: Sequence[DiffLine]) -> RenderableType:
 def side_by_side_view(lines: Sequence[SideLine]) -> RenderableType:
     """Two columns."""
     return table(
-        left("before", "", "after"),
+        [*wrapping("before"), *left(""), *wrapping("after")],
         [
             [
                 Text(line.before or "", style="red" if line.kind == "changed" else _STYLES[line.kind]),
@@ -210,7 +214,14 @@ def memory_views(compilation: Compilation, module: str, found: Mapping[str, Any]
     yield Text.assemble((f"{module}{where} · DDR   ", "bold"), " · ".join(parts))
     last = max((row["last_use"] for row in rows), default=0)
     yield table(
-        [*left("arena", "address"), *right("bytes"), *left("live", "", "tensor")],
+        [
+            *left("arena", rank=1),
+            *left("address"),
+            *right("bytes"),
+            *left("live", rank=2),
+            *left("", rank=3),
+            *left("tensor"),
+        ],
         [
             [
                 Text(row["arena"], style=_ARENA_STYLES[row["arena"]]),
@@ -262,7 +273,14 @@ def _kv_view(rows: Rows) -> RenderableType:
         return Text(f"+{distance:,} {'✓' if fits else '✗'}", style="" if fits else "bold red")
 
     return table(
-        [*right("layer"), *left("module", "K", "V"), *right("K slot", "V slot", "rows", "bytes/row")],
+        [
+            *right("layer"),
+            *left("module", "K", "V"),
+            *right("K slot"),
+            *right("V slot", rank=1),
+            *right("rows", rank=2),
+            *right("bytes/row", rank=3),
+        ],
         [
             [
                 str(row["layer"]),
@@ -311,7 +329,8 @@ def check_view(found: Mapping[str, Any]) -> RenderableType:
     )
     seen = ", ".join(f"{number:,} {thing}{'' if number == 1 else 's'}" for number, thing in numbers)
     return Group(
-        table([*left("", "check", "what holds"), *right("problems")], rows), Text(f"{seen} examined")
+        table([*left("", "check"), *wrapping("what holds"), *right("problems")], rows),
+        Text(f"{seen} examined"),
     )
 
 
@@ -362,12 +381,17 @@ def _speeds(found: Mapping[str, Any], prompted: bool) -> Iterator[Text]:
     yield Text(
         f"decode      {speed:>8} tokens/s · {moved} a token · {units.share(use['traffic'], 1)} of DDR bandwidth"
     )
+    if not decode["tokens"]:
+        rows = units.count(decode["history"])
+        yield Text(
+            f"            of a token behind {rows} rows; none is decoded, the prefill gives the only one"
+        )
 
 
 def _traffic(decode: Mapping[str, Any]) -> RenderableType:
     total = decode["ddr_bytes_per_token"]
     return table(
-        [*left("DDR traffic of a decoded token"), *right("bytes", "share"), *left("")],
+        [*left("DDR traffic of a decoded token"), *right("bytes", "share"), *left("", rank=1)],
         [
             [
                 units.TRAFFIC_NAMES.get(name, name),
@@ -384,8 +408,13 @@ def _traffic(decode: Mapping[str, Any]) -> RenderableType:
 def _module_costs(modules: Rows, cores: int) -> RenderableType:
     return table(
         [
-            *left("module", "layers", "stage"),
-            *right("cycles", "TIU busy", "GDMA busy", "read", "written"),
+            *left("module"),
+            *left("layers", rank=1),
+            *left("stage", rank=4),
+            *right("cycles"),
+            *right("TIU busy", rank=3),
+            *right("GDMA busy", rank=2),
+            *right("read", "written"),
             *left("bound"),
         ],
         [
@@ -415,7 +444,7 @@ _VARIANT = re.compile(r"block_cache_\d+_\d+")
 def _costliest_ops(modules: Rows, count: int) -> Iterator[RenderableType]:
     """The ops that take most of each stage, layers counted; decode at its longest cache, with the head."""
     stages: dict[str, dict[tuple[str, str], Counter[str]]] = {}
-    bounds: dict[tuple[str, str], str] = {}
+    bounds: dict[tuple[str, str, str], Counter[str]] = {}
     groups: dict[tuple[str, str, str], set[int]] = {}
     for row in modules:
         if _VARIANT.fullmatch(row["name"]):
@@ -427,12 +456,14 @@ def _costliest_ops(modules: Rows, count: int) -> Iterator[RenderableType]:
             sums = stages.setdefault(stage, {}).setdefault(key, Counter())
             sums.update({name: times * op[name] for name in ("cycles", "ddr_read_bytes", "ddr_write_bytes")})
             sums["times"] += times
-            bounds[key] = op["bound"]
+            bounds.setdefault((stage, *key), Counter())[op["bound"]] += times * op["cycles"]
             if op["group"] is not None:
                 groups.setdefault((stage, *key), set()).add(op["group"])
     for stage, ops in stages.items():
         names = {key: ", ".join(map(str, sorted(groups.get((stage, *key), ())))) for key in ops}
-        yield _ops_view(stage, ops, bounds, names, count)
+        # of an op that several modules have, what bounds it for most of its time
+        bound = {key: bounds[stage, *key].most_common(1)[0][0] for key in ops}
+        yield _ops_view(stage, ops, bound, names, count)
 
 
 def _ops_view(
@@ -446,9 +477,15 @@ def _ops_view(
     largest = sorted(ops.items(), key=lambda item: -item[1]["cycles"])[:count]
     return table(
         [
-            *left(f"{stage}: op", "location"),
-            *right("group", "×", "cycles", "share", "read", "written"),
-            *left("bound", ""),
+            *left("op", f"location in {stage}"),
+            *right("group", rank=5),
+            *right("×", rank=4),
+            *right("cycles"),
+            *right("share", rank=3),
+            *right("read", rank=1),
+            *right("written", rank=2),
+            *left("bound"),
+            *left("", rank=6),
         ],
         [
             [
@@ -503,6 +540,6 @@ def chips_views(rows: Rows) -> Iterator[RenderableType]:
             for name, (label, show) in _CHIP_FIELDS.items()
         ]
         heading = Text.assemble((row["name"], "bold"), f"  {row['description']}")
-        yield Group(heading, table([*left("figure"), *right("value"), *left("source")], lines), "")
+        yield Group(heading, table([*left("figure"), *right("value"), *wrapping("source")], lines), "")
     legend = "; ".join(f"{letter}: {about}" for letter, about in SOURCES.items())
     yield Text(f"{legend}.\nThe constants of the cost rules are in the JSON.", style="dim")

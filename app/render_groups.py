@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from app import units
-from app.console import left, right, table
+from app.console import left, right, table, wrapping
+from engine.trace import words
 
 if TYPE_CHECKING:
     from app.widgets.lines import Line
@@ -83,12 +84,12 @@ def _groups_table(facts: Sequence[GroupFacts]) -> RenderableType:
     return table(
         [
             *right("group"),
-            *left("ops"),
+            *wrapping("ops", least=16),
             *right("secs"),
             *left(*(["of this core"] if shared else [])),
             *right("cycles", "highest"),
             *left("bound"),
-            *right("records"),
+            *right("records", rank=1),
         ],
         [
             [
@@ -252,12 +253,18 @@ def _alternative(row: Mapping[str, Any]) -> Text:
 
 def _global_ops(rows: Rows) -> RenderableType:
     return table(
-        [*right("record"), *left("op outside of groups", "location"), *right("cycles"), *left("why")],
+        [
+            *right("record", rank=2),
+            *left("op outside of groups"),
+            *left("location", rank=1),
+            *right("cycles", rank=3),
+            *wrapping("why", least=20),
+        ],
         [
             [
                 str(row["record"]),
                 row["op"].partition(".")[2],
-                row["location"],
+                words.short_name(row["location"]),
                 "" if row["cycles"] is None else units.cycles(row["cycles"]),
                 Text(
                     row["reason"] or "can be local; no group with its neighbours fits and is cheaper",

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from app import units
-from app.console import left, right, table
+from app.console import left, right, table, wrapping
 
 _STYLES = {"coeff": "blue", "io": "magenta", "neuron": "cyan"}
 _KIND_NAMES = {
@@ -27,7 +27,13 @@ def program_memory_views(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text.assemble(("whole program · DDR   ", "bold"), f"{units.size(found['bytes'])}, {where}")
     largest = max(arena["bytes"] for arena in found["arenas"])
     yield table(
-        [*left("arena", "layer", "address"), *right("bytes", "unused"), *left("", "holds", "modules")],
+        [
+            *left("arena", "layer", "address"),
+            *right("bytes", "unused"),
+            *left("", rank=3),
+            *wrapping("holds", rank=1, least=20),
+            *wrapping("modules", rank=2, least=30),
+        ],
         [
             [
                 Text(arena["arena"], style=_STYLES[arena["arena"]]),

@@ -24,7 +24,7 @@ def timeline_views(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         f"{found['module']} · {found['chip']} · {cycles:,} cycles = {units.duration(seconds)}", style="bold"
     )
     yield table(
-        [*left("engine"), *right("core", "instructions", "busy", "share"), *left("")],
+        [*left("engine"), *right("core", "instructions", "busy", "share"), *left("", rank=1)],
         [
             [
                 Text(row["engine"], style=_STYLES[row["engine"]]),
@@ -40,7 +40,7 @@ def timeline_views(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     waits = sorted(found["instructions"], key=lambda row: -row["idle_cycles"])[:LONGEST]
     if waits and waits[0]["idle_cycles"]:
         yield table(
-            [*right("idle", "until"), *left("engine", "instruction", "op", "waits for")],
+            [*right("idle"), *right("until", rank=1), *left("engine", "instruction", "op", "waits for")],
             [
                 [
                     units.cycles(row["idle_cycles"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -17,10 +18,12 @@ from typing import Any
 
 import pytest
 from commands import Run, checked, runner
+from rich.cells import cell_len
+from rich.console import Console
 from tiny import write_tiny
 
 import app
-from app import cli, streams
+from app import cli, console, render, streams
 from app.session import Session
 from app.settings import Settings
 from engine.compiler import Compilation
@@ -171,7 +174,9 @@ def test_locations_join_across_commands(run: Run, compiled: Path) -> None:
         # AND what it computes outside of local memory is called by them
         _, out, _ = run("memory", compiled, "-m", name, "--json")
         rows = [row for row in checked("memory", out)["ddr"] if row["arena"] == "neuron"]
-        computed = {(row["op"], row["tensor"]) for row in rows if row["op"] not in ("tpu.Group", "tpu.Reshape")}
+        computed = {
+            (row["op"], row["tensor"]) for row in rows if row["op"] not in ("tpu.Group", "tpu.Reshape")
+        }
         assert computed <= set(read_as)
 
 
@@ -312,6 +317,79 @@ def test_tables_for_people(run: Run, compiled: Path, arguments: tuple[str, ...],
     assert code == 0
     for text in expected:
         assert text in out
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output is a terminal of 80 columns."""
+    monkeypatch.setattr(
+        console, "output", lambda: Console(file=sys.stdout, width=80, force_terminal=True, color_system=None)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "whole", "left_out"),
+    [
+        (("modules",), ["block_cache_0_1", "embedding_cache", "prefill_kv", "weights"], "of which"),
+        (
+            ("simulate", "--ops", "30"),
+            ["block_cache_0_1", "embedding_cache", "GDMA busy", "self_attn.attention", "A16MatMul", "memory"],
+            "TIU busy",
+        ),
+        (("memory",), ["0x1_0000_0000", "coeff"], "modules"),
+        (("memory", "-m", "block_cache_0"), ["model.layers.0.self_attn.q_proj.weight.scale"], "bytes/row"),
+        (("check",), ["addresses", "problems"], None),
+    ],
+)
+@pytest.mark.usefixtures("narrow")
+def test_tables_fit_80_columns_without_cutting_names(
+    run: Run, compiled: Path, arguments: tuple[str, ...], whole: list[str], left_out: str | None
+) -> None:
+    # WHEN tables are printed on a narrow terminal
+    code, out, _ = run(arguments[0], compiled, *arguments[1:])
+    assert code == 0
+    # THEN no line is longer, no cell is cut, and what has no room is left out with its heading
+    assert max(map(cell_len, out.splitlines())) <= 80
+    assert "…" not in out
+    for text in whole:
+        assert text in out
+    assert left_out is None or left_out not in out
+    # and each module and op still is one line: none begins without its first cell
+    if arguments[0] == "simulate":
+        tables = [part.splitlines()[1:] for part in re.split(r"\n(?=─)", out)[1:]]
+        rows = [line for lines in tables for line in itertools.takewhile(str.strip, lines)]
+        assert all(line[0] != " " for line in rows)
+
+
+def test_a_pipe_gets_all_columns(run: Run, compiled: Path) -> None:
+    assert "of which" in run("modules", compiled)[1]
+    assert "TIU busy" in run("simulate", compiled)[1]
+
+
+def test_what_is_not_decoded_is_said(run: Run, compiled: Path) -> None:
+    # GIVEN a prompt that leaves room for the prefill's token only
+    _, out, _ = run("simulate", compiled, "--prompt-length", "64", "--generate", "1")
+    # THEN the speed is said to be another token's
+    assert "of a token behind 63 rows; none is decoded, the prefill gives the only one" in out
+    found = checked("simulate", run("simulate", compiled, "--prompt-length", "64", "--json")[1])
+    assert (found["decode"]["tokens"], found["decode"]["history"]) == (0, 63)
+    assert "none is decoded" not in run("simulate", compiled, "--prompt-length", "63")[1]
+
+
+def test_the_bound_of_an_op_is_that_of_its_stage() -> None:
+    # GIVEN an op that computes in prefill, inside a group, and moves data in decode
+    def module(name: str, stage: str, moved: int, bound: str) -> dict[str, Any]:
+        op = {"name": "tpu.Active", "location": "model.layers.{i}.mlp.act", "cycles": 100, "bound": bound}
+        op |= {"ddr_read_bytes": moved, "ddr_write_bytes": moved, "group": None if moved else 0}
+        return {"name": name, "stage": stage, "layers": [0], "ops": [op]}
+
+    modules = [module("block_0", "prefill", 0, "compute"), module("block_cache_0", "decode", 64, "memory")]
+    # WHEN the costliest ops are listed THEN no op that moves nothing is said to wait for memory
+    listed = [Console(width=200).render_lines(view) for view in render._costliest_ops(modules, 1)]
+    prefill, decode = ("".join(s.text for line in lines for s in line) for lines in listed)
+    assert "compute" in prefill
+    assert "memory" not in prefill
+    assert "memory" in decode
 
 
 def test_diffs_for_people(run: Run, compiled: Path) -> None:

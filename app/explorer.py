@@ -164,6 +164,7 @@ class Explorer(App[None]):
 
     def _take(self, work: Workspace, event: SessionEvent) -> None:
         from app.session import Stopped
+        from engine.errors import UserError
         from engine.worker import ModuleFailed, ModuleFinished
 
         if isinstance(event, Stopped):
@@ -171,7 +172,8 @@ class Explorer(App[None]):
             work.running = whole and _compile_next(work, None)
             work.seconds = work.session.seconds if work.session else event.seconds
             if event.error is not None:
-                work.problem = f"{type(event.error).__name__}: {event.error}"
+                kind = "" if isinstance(event.error, UserError) else f"{type(event.error).__name__}: "
+                work.problem = f"{kind}{event.error}"
                 self.notify(str(event.error), title="the compilation ended", severity="error", timeout=12)
             return
         work.take(event)

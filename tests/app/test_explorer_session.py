@@ -215,3 +215,19 @@ def test_the_explorer_starts_without_bindings_and_transformers() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(out.stdout) == []
+
+
+async def test_lengths_that_take_too_much_are_explained_in_place(tmp_path: Path) -> None:
+    # GIVEN a model opened at lengths at which its prefill would take too many instructions
+    path = write_tiny(tmp_path / "long", "llama", max_positions=131072)
+    work = Workspace.of(Session.open(path, {"seq_length": 131072, "history": False}))
+    app = Explorer(work)
+    async with app.run_test(size=(110, 34)) as pilot:
+        await until(pilot, lambda: work.problem)
+        # THEN the place of the IR says which module, and what to choose instead
+        screen = app.screen
+        assert isinstance(screen, ExploreScreen)
+        await until(pilot, lambda: screen.ir.empty == work.problem)
+        assert work.problem.startswith("block_0 would take about ")
+        assert "--max-input-length" in work.problem
+        assert not work.running

@@ -124,11 +124,13 @@ class ExploreScreen(WorkScreen):
         return int(self.work.elapsed * 8)
 
     def show_ir(self, keep: OpRecord | None = None) -> None:
-        """The IR view for the selection; nothing is done when it shows that already."""
+        """The IR view for the selection, with the cursor on `keep`; nothing is done when it shows that already."""
         snapshot = self._read(self.work.snapshot())
         base = self._read(self._diff_base()) if self.diff_on else None
-        wanted = (id(snapshot), id(base), self.diff_on, self.side, self.exact, self.given, self._around)
-        if wanted != self._shown:
+        missing = self._missing() if snapshot is None else ""
+        view = (self.diff_on, self.side, self.exact, self.given, self._around)
+        wanted = (id(snapshot), id(base), missing, *view)
+        if wanted != self._shown or keep is not None:
             here = self.ir.op()
             document = self._document(snapshot, base)
             if document is not None:

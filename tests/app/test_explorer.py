@@ -185,6 +185,19 @@ class TestExplore:
             assert any("model.layers.1." in line for line in copied)
             assert not any("{i}" in line for line in copied)
 
+    async def test_an_op_of_the_module_that_is_shown_already_is_jumped_to(self, work: Workspace) -> None:
+        async with Explorer(work).run_test(size=SIZE) as pilot:
+            await settle(pilot)
+            screen = explore(pilot)
+            snapshot = work.snapshot()
+            assert snapshot is not None
+            op = next(op for op in snapshot.ops if op.name == "top.MLP")
+            # WHEN another screen asks for an op of the very text THEN the cursor goes there
+            screen.show_op(work.module, work.pass_name, op)
+            here = screen.ir.op()
+            assert here is not None
+            assert here[1] is op
+
     async def test_a_layer_that_was_read_is_not_read_anew(
         self, work: Workspace, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -17,7 +17,7 @@ class Chip:
     """One accelerator.
 
     lanes: compute lanes per core. eu_bytes: bytes a lane processes per cycle. lmem_bytes: local memory per lane
-    (bytes), in `banks` equal banks. ddr_base: first DDR address. ddr_bandwidth: bytes/s of a core. clock_hz: cycles/s.
+    (bytes), in `banks` equal banks. ddr_base: first DDR address. ddr_bandwidth: bytes/s of a core. clock_hz:
     cycles/s. macs_per_cycle: multiply-accumulates per cycle and core by dtype. alignment: DDR alignment of tensors
     (bytes). mask_size: side of the small causal mask (rows). fused_mlp: keeps top.MLP as one op. costs: constants of
     the cost rules (see `cost.py`). int4_operands: the TIU reads packed 4-bit operands (isa.NIBBLES). residual_bias:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from app import units
 from app.widgets.lines import Line, Span
@@ -438,6 +438,9 @@ _SIGN_ROLES = {
 }
 
 
+AnyLine = TypeVar("AnyLine", DiffLine, SideLine)
+
+
 class Comparison:
     """Two snapshots and how they align, shared by the diff's views."""
 
@@ -450,6 +453,18 @@ class Comparison:
         """Names of the ops on a line of each side."""
         found = (self.before.by_line.get(before_line or -1), self.after.by_line.get(after_line or -1))
         return {op.name for op in found if op is not None}
+
+    def lines(
+        self,
+        drawn: Callable[[Diff, str, str, int | None], list[AnyLine]],
+        context: int,
+        without: frozenset[str],
+    ) -> list[AnyLine]:
+        """Lines of the diff with so much context, but for those of the ops whose names are left out."""
+        found = drawn(
+            self.difference, self.before.snapshot.text, self.after.snapshot.text, context_lines(context)
+        )
+        return [line for line in found if not self.names(line.before_line, line.after_line) & without]
 
     def spans(self, side: SnapshotDocument, line: int | None) -> list[Span]:
         """The op on a line of one side."""
@@ -467,13 +482,7 @@ class UnifiedDocument(Document):
 
     def __init__(self, pair: Comparison, context: int, without: frozenset[str] = frozenset()) -> None:
         self.pair = pair
-        lines: list[DiffLine] = unified(
-            pair.difference,
-            pair.before.snapshot.text,
-            pair.after.snapshot.text,
-            context_lines(context),
-        )
-        self.lines = [line for line in lines if not pair.names(line.before_line, line.after_line) & without]
+        self.lines = pair.lines(unified, context, without)
 
     @property
     def count(self) -> int:
@@ -521,13 +530,7 @@ class SideBySideDocument(Document):
 
     def __init__(self, pair: Comparison, context: int, without: frozenset[str] = frozenset()) -> None:
         self.pair = pair
-        lines: list[SideLine] = side_by_side(
-            pair.difference,
-            pair.before.snapshot.text,
-            pair.after.snapshot.text,
-            context_lines(context),
-        )
-        self.lines = [line for line in lines if not pair.names(line.before_line, line.after_line) & without]
+        self.lines = pair.lines(side_by_side, context, without)
 
     @property
     def count(self) -> int:

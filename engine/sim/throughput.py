@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from engine.errors import CompileError, UserError
-from engine.merge import MergePlan, placed_weights
-from engine.options import CompileOptions
+from engine.merge import placed_weights
+from engine.sim.program import Program
 from engine.sim.timing import Bound, ModuleTiming, time_module
-from engine.snapshot import ModuleSnapshots, Snapshot
+from engine.snapshot import Snapshot
 from engine.stages import Kind, ModuleSpec, Stage
 from engine.tpu.cost import cycles
 from engine.tpu.isa import Arena, Direction, Global, Opcode, Space, Stream, contiguous, moved_bytes
@@ -29,19 +29,6 @@ PROGRAM_PASS = "codegen"
 CATEGORIES = ("weights", "lm_head", "kv_cache", "state", "activations", "other")
 """Where DDR bytes go. weights: checkpoint tensors; lm_head: all that this module moves; kv_cache: the KV regions, with
 the rows that the runtime moves inside them; other: computed tables (RoPE, causal mask)."""
-
-
-class CompiledProgram(Protocol):
-    """What a finished compilation and a deployable file's compilation have in common."""
-
-    @property
-    def options(self) -> CompileOptions: ...
-    @property
-    def specs(self) -> tuple[ModuleSpec, ...]: ...
-    @property
-    def modules(self) -> Mapping[str, ModuleSnapshots]: ...
-    @property
-    def merged(self) -> MergePlan: ...
 
 
 # -- what comes out ------------------------------------------------------------------------------------------------
@@ -201,7 +188,7 @@ def _module_json(module: ModuleCost) -> dict[str, Any]:
 
 
 def simulate(
-    program: CompiledProgram,
+    program: Program,
     *,
     prompt_length: int | None = None,
     generate: int | None = None,
@@ -219,7 +206,7 @@ def simulate(
     return Simulator(program, file_bytes).simulate(prompt_length, generate)
 
 
-def tokens_per_second_curve(program: CompiledProgram, lengths: Iterable[int]) -> list[tuple[int, float]]:
+def tokens_per_second_curve(program: Program, lengths: Iterable[int]) -> list[tuple[int, float]]:
     """(rows of history, decode tokens/s) for each length from 0 to S - 1; see `Simulator.tokens_per_second`."""
     simulator = Simulator(program)
     return [(length, simulator.tokens_per_second(length)) for length in lengths]
@@ -246,7 +233,7 @@ class _Cost:
 class Simulator:
     """Costs of one program; a module's stream is priced once for each history length and kept."""
 
-    def __init__(self, program: CompiledProgram, file_bytes: int | None = None) -> None:
+    def __init__(self, program: Program, file_bytes: int | None = None) -> None:
         self.program = program
         self.options = program.options
         self.chip = program.options.chip

@@ -164,19 +164,24 @@ def explain_views(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         f"{found['module']} · {found['chip']} · {found['lmem_bytes']:,} bytes of local memory a lane",
         style="bold",
     )
+    if found["cores"] > 1:
+        yield Text(
+            f"groups are chosen by what one core takes; that {found['cores']} cores share the slices is not priced",
+            style="yellow",
+        )
     if not found["searched"]:
         yield Text("compiled with --no-layer-group: every op runs from DDR")
     elif not found["groups"]:
         yield Text("no layer group: no two ops that follow each other fit local memory or gain by it")
     for group in found["groups"]:
         yield ""
-        yield _explanation(group)
+        yield _explanation(group, found["cores"])
     if found["global"]:
         yield ""
         yield _global_ops(found["global"])
 
 
-def _explanation(group: Mapping[str, Any]) -> RenderableType:
+def _explanation(group: Mapping[str, Any], cores: int) -> RenderableType:
     from app.widgets.lmem_words import gain_text, kib, readable_bytes, secs_text, verdict_text
 
     highest = f"highest address {kib(group['peak_bytes'])} KiB ({group['peak_bytes']:,} bytes) a lane"
@@ -188,7 +193,7 @@ def _explanation(group: Mapping[str, Any]) -> RenderableType:
     rows = [("records", Text(records, style="dim"))]
     if group["alone_cycles"] is not None:
         ops = sum(not op.endswith(".Reshape") for op in group["ops"])
-        verdict = verdict_text(ops, group["cycles"], group["alone_cycles"])
+        verdict = verdict_text(ops, group["cycles"], group["alone_cycles"], cores)
         rows.insert(0, ("verdict", Text(verdict, style="green")))
         rows.append(("gains", Text(gain_text(group["cycles"], group["alone_cycles"]))))
     rows += [(side, Text(readable_bytes(group[key], True) or "no reason was kept")) for side, key in _SIDES]

@@ -295,6 +295,7 @@ def explain_table(compilation: Compilation, module: str, group: int | None = Non
     return {
         "module": module,
         "chip": compilation.options.chip_name,
+        "cores": compilation.options.cores,
         "lmem_bytes": compilation.options.chip.lmem_bytes,
         "searched": local is not None,
         "groups": groups if group is None else [known_group(groups, module, group)],

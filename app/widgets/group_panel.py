@@ -448,7 +448,7 @@ class LocalMemoryPane(Container):
         if self.number not in self._alone:
             self._alone[self.number] = alone_cycles(plan, self.ops, self.chip)
         alone, facts = self._alone[self.number], self.groups[self.number]
-        return None if alone is None else Gain(len(facts.op_kinds), plan.cycles, alone)
+        return None if alone is None else Gain(len(facts.op_kinds), plan.cycles, alone, self.cores)
 
     def _follow(self) -> None:
         """Lanes and side panel show what the map's cursor is on."""

@@ -27,9 +27,12 @@ def secs_text(secs: Sequence[int]) -> str:
     return " ".join(cut) or "1 slice"
 
 
-def verdict_text(ops: int, cycles: int, alone: int) -> str:
-    """Whether a group of `ops` pays: its cycles, and those of its ops one by one from DDR (`alone`)."""
-    counted = f"one group of {ops} op{'s' if ops != 1 else ''}"
+def verdict_text(ops: int, cycles: int, alone: int, cores: int = 1) -> str:
+    """Whether a group of `ops` pays: its cycles, and those of its ops one by one from DDR (`alone`), both on one core.
+
+    cores: of the program; the pass chooses groups as one core would run them.
+    """
+    counted = f"{'on one core ' if cores > 1 else ''}one group of {ops} op{'s' if ops != 1 else ''}"
     text = f"{counted} takes {units.cycles(cycles)}; run one by one {units.cycles(alone)}: "
     if alone <= cycles:
         return text + "gains nothing"

@@ -44,11 +44,15 @@ EXACT = 60
 
 @dataclass(frozen=True)
 class Gain:
-    """What a group saves. ops: that compute; cycles: of the group; alone: of its ops one by one from DDR."""
+    """What a group saves on one core. ops: that compute; cycles: of the group; alone: of its ops one by one from DDR.
+
+    cores: of the program.
+    """
 
     ops: int
     cycles: int
     alone: int
+    cores: int = 1
 
 
 def why_lines(
@@ -58,7 +62,7 @@ def why_lines(
     lines: list[list[Span]] = []
     if gain is not None:
         role = "good bold" if gain.alone > gain.cycles else "changed bold"
-        lines += flowing(verdict_text(gain.ops, gain.cycles, gain.alone), width, role)
+        lines += flowing(verdict_text(gain.ops, gain.cycles, gain.alone, gain.cores), width, role)
         lines += wrapped("gains", gain_text(gain.cycles, gain.alone), width)
     if explanation is None:
         return [*lines, *wrapped("", "The pass left no explanation for this group.", width, "muted")]

@@ -339,3 +339,13 @@ def test_streamed_weights_are_shown_explained_and_checked(run: Run, checkpoint: 
     assert "without streaming" in run("explain", *given, "--module", "block_0", "--group", "0")[1]
     code, out, _ = run("check", *given, "--json")
     assert (code, checked("check", out)["ok"]) == (0, True)
+
+
+def test_gains_on_several_cores_are_said_to_be_those_of_one(run: Run, checkpoint: Path) -> None:
+    given = ("explain", checkpoint, "--seq-length", "64", "--module", "block_0", "--group", "0")
+    for cores in (1, 2):
+        shared = ("--chip", "bm1688", "--cores", str(cores))
+        text = run(*given, *shared)[1]
+        assert ("on one core one group of" in text) is (cores > 1)
+        assert ("that 2 cores share the slices is not priced" in text) is (cores > 1)
+        assert checked("explain", run(*given, *shared, "--json")[1])["cores"] == cores

@@ -6,7 +6,7 @@ it waited.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import isnan
@@ -24,7 +24,7 @@ from engine.stages import ModuleSpec, find
 from engine.tables import weight_kind
 from engine.tpu.chip import Chip
 from engine.tpu.isa import DTYPES, Arena, Direction, Engine, Opcode, moved_bytes
-from engine.tpu.memory import kv_region, tensor_places
+from engine.tpu.memory import kv_region, tensor_places, value_names
 
 NOBODY = -1
 """In columns of indices: none."""
@@ -319,6 +319,7 @@ class _Finder:
         self.region = kv_region(spec, options)
         self.places = tensor_places(snapshot.ops, self.layout)
         self.makers = {value: op for op in snapshot.ops for value in op.results}
+        self.names = value_names(snapshot.ops)
         self.found: list[DdrTensor] = []
         self._numbers: dict[tuple[str, str], int] = {}
 
@@ -352,21 +353,13 @@ class _Finder:
 
     def _tensor(self, value: str, address: int) -> DdrTensor:
         maker = self.makers.get(value)
-        name = value if maker is None else maker.location
+        name = self.names.get(value, value)
         if maker is not None and maker.name == "top.Weight":
             part = weight_kind(maker)
             if part in ("scale", "zero_point"):
                 name = f"{name}.{part}"
             return DdrTensor(name, "other" if name.startswith("@") else "weights", value)
         arena, offset = self.layout.find(address)
-        if maker is not None and maker.name == "tpu.Group":
-            name = self._group_result(value, maker)
         if arena is Arena.IO and self.region is not None and offset < self.region.nbytes:
             return DdrTensor(name, "kv_cache", value)
         return DdrTensor(name, "activations", value)
-
-    def _group_result(self, value: str, group: OpRecord) -> str:
-        """What the op inside of a group is called that makes one of its results."""
-        origins: Sequence[str] = group.origins
-        at = group.results.index(value)
-        return origins[at] if len(origins) == len(group.results) else group.location

@@ -166,7 +166,8 @@ class ArenaLayout:
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """One tensor in DDR: `first` and `last` are positions of ops in the module's records."""
+    """One tensor in DDR, named after the op that makes it (see `value_names`): `first` and `last` are positions of ops
+    in the module's records."""
 
     arena: Arena
     name: str
@@ -177,11 +178,22 @@ class TensorPlace:
     value: str
 
 
+def value_names(ops: Sequence[OpRecord]) -> dict[str, str]:
+    """For each value the location of the op that makes it; for a result of a group that of the op inside of it whose
+    value is yielded."""
+    names = {value: op.location for op in ops for value in op.results}
+    for op in ops:
+        if op.name == "tpu.Yield" and op.parent is not None:
+            made = [names[value] for value in op.operands]
+            names |= dict(zip(ops[op.parent].results, made, strict=True))
+    return names
+
+
 def tensor_places(ops: Sequence[OpRecord], layout: ArenaLayout) -> tuple[TensorPlace, ...]:
     """Every tensor with an address, in program order; tensors that share an address and size are listed once, with the
     joint lifetime. Weights and inputs live through the whole module; what a layer group reads or stores lives while any
     op of the group runs, and what ops on several cores read or make while any of those that run together does."""
-    spans = _spans(ops)
+    names, spans = value_names(ops), _spans(ops)
     last_use = {name: last for op, (_, last) in zip(ops, spans, strict=True) for name in op.operands}
     end = len(ops) - 1
     found: dict[tuple[int, int, str], TensorPlace] = {}
@@ -204,7 +216,7 @@ def tensor_places(ops: Sequence[OpRecord], layout: ArenaLayout) -> tuple[TensorP
                     found[source] = _extend(found[source], first, last)
                     continue
             key = (type_.address, index, value)
-            found[key] = TensorPlace(arena, op.location, type_.address, type_.nbytes, first, last, value)
+            found[key] = TensorPlace(arena, names[value], type_.address, type_.nbytes, first, last, value)
     return tuple(found.values())
 
 

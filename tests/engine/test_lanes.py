@@ -146,6 +146,28 @@ def test_several_cores_have_lanes_of_their_own(tmp_path: Path) -> None:
     }
 
 
+def test_a_result_of_a_group_is_read_by_the_name_of_the_op_that_made_it(tmp_path: Path) -> None:
+    # GIVEN a module with a group that has more ops than results, and what is stored at each address
+    path = write_tiny(tmp_path / "qwen2", "qwen2")
+    lanes = module_lanes(compile_here(path, ["block_0"], seq_length=64, quantize="bf16"), "block_0")
+    groups = [record for record in lanes.records if record.name == "tpu.Group"]
+    assert any(1 < len(group.results) < len(group.origins) for group in groups)
+    stored = {r.result_types[0].address: r.location for r in lanes.records if r.name == "tpu.Store"}
+    made = {
+        value: stored[type_.address]
+        for group in groups
+        for value, type_ in zip(group.results, group.result_types, strict=True)
+    }
+    # WHEN a load reads a result THEN its instructions move what the op inside made, by its name
+    read = {
+        (lanes.tensors[tensor].name, made[lanes.records[op].operands[0]])
+        for op, tensor in zip(lanes.op.tolist(), lanes.tensor.tolist(), strict=True)
+        if lanes.records[op].name == "tpu.Load" and lanes.records[op].operands[0] in made
+    }
+    assert read
+    assert all(name == expected for name, expected in read)
+
+
 def test_modules_that_are_not_there(compilation: Compilation, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown module 'block_9'"):
         module_lanes(compilation, "block_9")

@@ -130,6 +130,22 @@ def test_ddr_rows_carry_the_asked_layer(compilation: Compilation) -> None:
     ]
 
 
+def test_ddr_rows_of_a_group_have_the_names_of_what_its_ops_make(compilation: Compilation) -> None:
+    # GIVEN the stores inside of layer 1's groups
+    snapshot = snapshot_after(compilation, "block_1", "address-assign")
+    stored = {op.operands[0] for op in snapshot.ops if op.name == "tpu.Store"}
+    made = [op.location.replace("{i}", "1") for op in snapshot.ops if stored.intersection(op.results)]
+    # WHEN the module's DDR is listed
+    spec, _ = compilation.find("block_1")
+    outputs = {tensor.name for tensor in spec.outputs}
+    rows = [row for row in memory_table(compilation, "block_1")["ddr"] if row["op"] == "tpu.Group"]
+    names = [row["tensor"] for row in rows if row["tensor"] not in outputs]
+    # THEN there is one row for each, by name
+    assert len(rows) == len(made) == len(set(made))
+    assert len(names) == len(set(names)) > 1
+    assert set(names) < set(made)
+
+
 def test_live_tensors_of_all_layers_do_not_overlap(compilation: Compilation) -> None:
     # GIVEN the weights of both layers and the lm_head at their merged addresses
     spans = {

@@ -21,6 +21,7 @@ from engine.tpu.memory import (
     check_addresses,
     check_no_overlap,
     tensor_places,
+    value_names,
     with_address,
 )
 
@@ -113,6 +114,25 @@ def test_outputs_live_through_the_whole_module(compilation: Compilation, module:
     outputs = {type_.address for type_ in snapshot.ops[-1].operand_types}
     found = {place.address: (place.first, place.last) for place in places if place.address in outputs}
     assert found == dict.fromkeys(outputs, (0, len(snapshot.ops) - 1))
+
+
+def test_each_result_of_a_group_is_called_as_the_op_inside_that_makes_it(compilation: Compilation) -> None:
+    # GIVEN a module with a group of several results
+    snapshot = compilation.modules["block_cache_0"].after("address-assign")
+    groups = [op for op in snapshot.ops if op.name == "tpu.Group"]
+    assert any(len(group.results) > 1 for group in groups)
+    # WHEN its values and its tensors in DDR are named
+    names = value_names(snapshot.ops)
+    places = tensor_places(snapshot.ops, ArenaLayout.of(snapshot.attributes))
+    # THEN a result has the name of what is stored at its address
+    stores = {op.result_types[0].address: op.location for op in snapshot.ops if op.name == "tpu.Store"}
+    for group in groups:
+        expected = [stores[type_.address] for type_ in group.result_types]
+        assert [names[value] for value in group.results] == expected
+        assert len(set(expected)) == len(expected)
+    results = {value for group in groups for value in group.results}
+    named = {place.value: place.name for place in places if place.value in results}
+    assert named == {value: names[value] for value in results}
 
 
 def test_the_checker_reports_rows_appended_at_the_wrong_slot(compilation: Compilation) -> None:

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from engine.errors import UserError
+from engine.tpu.chip_check import check_chips
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,20 @@ class Chip:
 
 @cache
 def chips() -> Mapping[str, Chip]:
-    """Every chip by name."""
-    table = tomllib.loads(files("engine.tpu").joinpath("chips.toml").read_text())
-    return {name: Chip(name=name, costs=row.pop("costs", {}), **row) for name, row in table.items()}
+    """Every chip by name. Raises UserError for a value in the table that no chip can have."""
+    file = "chips.toml"
+    return read_chips(files("engine.tpu").joinpath(file).read_text(), f"engine/tpu/{file}")
+
+
+def read_chips(text: str, file: str) -> Mapping[str, Chip]:
+    """The chips of a table by name. text: TOML, called `file` in errors. Raises UserError for text that is no TOML and
+    as `check_chips`."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{file}: {error}; accepted: TOML; correct the chip table") from None
+    check_chips(table, file)
+    return {name: Chip(name=name, **row) for name, row in table.items()}
 
 
 def chip(name: str) -> Chip:

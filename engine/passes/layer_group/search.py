@@ -24,9 +24,8 @@ def plan_groups(
     ops: its records after `op-reorder`. opt: 1 takes as many ops to a group as fit, from the last one on; 2 finds the
     cut with the least cycles; 3 also solves small groups exactly. forced: groups that the user demands, as indices of
     the first and last record. The report has the cycles of every op that could be in a group and is not. Raises
-    UserError for an impossible chip, an unknown `opt`, a forced group that cannot be, and an op that fits in no way.
+    UserError for an unknown `opt`, a forced group that cannot be, and an op that fits in no way.
     """
-    check_chip(chip)
     if opt not in (GREEDY, CHEAPEST, EXACT):
         raise UserError(f"--opt {opt} is unknown; accepted: 1 (greedy), 2 (cheapest cut), 3 (exact)")
     program = Program.of(ops, chip)
@@ -51,25 +50,6 @@ def plan_chains(
             groups.append(chain.plan(part))
             explanations.append(_explanation(chain, parts, number, len(groups) - 1, demands))
     return LayerGroupReport(tuple(groups), tuple(explanations), global_cycles)
-
-
-def check_chip(chip: Chip) -> None:
-    """Raise UserError for a chip on which no local memory can be laid out."""
-    for name in ("lanes", "eu_bytes", "lmem_bytes", "banks", "cores"):
-        value = getattr(chip, name)
-        if value <= 0:
-            raise UserError(
-                f"chip {chip.name}: {name} is {value}; it must be positive; correct the chip table"
-            )
-    if chip.eu_bytes % 4:
-        raise UserError(
-            f"chip {chip.name}: eu_bytes is {chip.eu_bytes}; it must be a multiple of 4, the bytes of an f32"
-        )
-    if chip.lmem_bytes % (chip.banks * chip.eu_bytes):
-        raise UserError(
-            f"chip {chip.name}: lmem_bytes is {chip.lmem_bytes}; it must be a multiple of banks x eu_bytes = "
-            f"{chip.banks * chip.eu_bytes}"
-        )
 
 
 def _cut(chain: Chain, demands: Sequence[Unit]) -> list[Part]:

@@ -13,7 +13,7 @@ from engine.passes.layer_group.cutting import Chain, Part, shortest
 from engine.passes.layer_group.explain import Costs, Neighbourhood, explain
 from engine.passes.layer_group.placing import named
 from engine.passes.layer_group.plan import Alternative, Explanation, GroupPlan, LayerGroupReport
-from engine.passes.layer_group.search import check_chip, plan_chains
+from engine.passes.layer_group.search import plan_chains
 from engine.passes.layer_group.stream.chain import Stream, StreamError, stream_of, stretches
 from engine.passes.layer_group.stream.planned import stream_plan
 from engine.passes.layer_group.stream.prices import StreamPrices, stream_prices
@@ -35,7 +35,6 @@ def plan_fused(
 
     Arguments, report and errors as of `plan_groups`; a forced group is never streamed.
     """
-    check_chip(chip)
     program = Program.of(ops, chip)
     demanded = {index for first, last in forced for index in range(first, last + 1)}
     streamed: list[tuple[GroupPlan, Explanation]] = []

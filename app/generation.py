@@ -14,7 +14,8 @@ from engine.stages import Stage
 
 if TYPE_CHECKING:
     from app.session import Session
-    from engine.sim.machine_runtime import MachineExecutors
+    from engine.sim.machine import Violation
+    from engine.sim.machine_runtime import MachineExecutor, MachineExecutors
     from engine.sim.runtime import GeneratedToken
 
 
@@ -28,13 +29,14 @@ def generate_text(
     machine: bool = False,
     checks: bool = False,
 ) -> int:
-    """Generate and print; the number of violations found.
+    """Generate and print; the number of violations found. They explain numbers that are not finite: where there are
+    any, text ends in front of these without an error.
 
     sampling: fields of `engine.sim.runtime.Sampling`; None is greedy. machine: the program's instructions run on a
     simulated memory, instead of its ops in the interpreter; checks: which then also reports what they do wrong, and
     where the two engines meet in banks of local memory.
     """
-    from engine.sim.runtime import Sampling
+    from engine.sim.runtime import NotFiniteError, Sampling
 
     runtime, executors = session.machine_runtime(checks=checks) if machine else (session.runtime, None)
     if machine:
@@ -52,12 +54,19 @@ def generate_text(
     violations: dict[Any, dict[str, Any]] = {}
     start = time.perf_counter()
     chosen = None if sampling is None else Sampling(**sampling)
-    for token in runtime.generate(prompt, max_new_tokens, sampling=chosen):
-        tokens.append(token)
+    stopped = ""
+    try:
+        for token in runtime.generate(prompt, max_new_tokens, sampling=chosen):
+            tokens.append(token)
+            violations |= _violations(executors)
+            texts.append(stream.push(token.token) if stream else f"{token.token} ")
+            if not as_json:
+                _write(texts[-1])
+    except NotFiniteError as error:
         violations |= _violations(executors)
-        texts.append(stream.push(token.token) if stream else f"{token.token} ")
-        if not as_json:
-            _write(texts[-1])
+        if not violations:
+            raise
+        stopped = error.found
     texts.append(stream.finish() if stream else "")
     seconds = time.perf_counter() - start
     if as_json:
@@ -66,13 +75,16 @@ def generate_text(
         shared = _bank_conflicts(executors) if checks else []
         emit({**found, "engine": engine, "violations": list(violations.values()), "bank_conflicts": shared})
         return len(violations)
-    _write(texts[-1] + "\n")
-    full = len(tokens) < max_new_tokens and runtime.filled == session.options.seq_length
-    end = f"ended because all {session.options.seq_length} rows of history are full" if full else ""
-    messages().print(_summary(prompt, tokens, end), style="dim", markup=False, soft_wrap=True)
+    _write(texts[-1] + "\n" if tokens else "")
+    if not stopped:
+        full = len(tokens) < max_new_tokens and runtime.filled == session.options.seq_length
+        end = f"ended because all {session.options.seq_length} rows of history are full" if full else ""
+        messages().print(_summary(prompt, tokens, end), style="dim", markup=False, soft_wrap=True)
     for row in violations.values():
         where = f"{row['module']}, layer {row['layer']}, instruction {row['instruction']}"
         messages().print(f"✗ {where}: {row['message']}", style="red", markup=False, soft_wrap=True)
+    if stopped:
+        messages().print(f"⚠ no further text: {stopped}", style="yellow", markup=False, soft_wrap=True)
     if checks and not violations:
         messages().print("✓ no instruction did what it must not", style="green")
     if checks:
@@ -111,11 +123,20 @@ def _violations(executors: MachineExecutors | None) -> dict[Any, dict[str, Any]]
             "layer": layer,
             "instruction": found.instruction,
             "kind": found.kind,
-            "message": found.message.replace("{i}", str(layer)),
+            "message": _with_op(executor, found).replace("{i}", str(layer)),
         }
         for (module, layer), executor in made.items()
         for found in executor.violations
     }
+
+
+def _with_op(executor: MachineExecutor, found: Violation) -> str:
+    """The message of a finding, led by the name and the location of the op unless it begins with them itself."""
+    if found.message.startswith("tpu."):
+        return found.message
+    index, ops = int(executor.program["op"][found.instruction]), executor.snapshot.ops
+    name = f"{ops[index].name} {ops[index].location}" if 0 <= index < len(ops) else "an unknown op"
+    return f"{name} {found.message}"
 
 
 def _bank_conflicts(executors: MachineExecutors | None) -> list[dict[str, Any]]:

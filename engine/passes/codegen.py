@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from engine import mlir
 from engine.errors import CompileError
-from engine.op import REGISTRY, TpuOp
 from engine.passes.base import Pass, PassContext, PassReport
-from engine.passes.layer_group.emission import emit_group
-from engine.passes.layer_group.view import GROUP, read_group
-from engine.snapshot import OpRecord
-from engine.tpu.cores import CoreSplit, CoreUse, core_problems
+from engine.passes.emission import emit_op
+from engine.tpu.cores import core_problems
 from engine.tpu.emit import Emitter
 from engine.tpu.isa import Engine
 from engine.tpu.memory import ArenaLayout
@@ -45,31 +41,6 @@ class Codegen(Pass):
                     raise CompileError(f"{record.name} at {record.location}: {error}") from error
         program = emitter.program()
         return PassReport((_note(program),), program)
-
-
-def emit_op(records: Sequence[OpRecord], index: int, emitter: Emitter) -> None:
-    """The instructions of one op outside of groups, or of a whole group."""
-    record = records[index]
-    if record.name == GROUP:
-        emit_group(read_group(records, index), emitter)
-        return
-    declaration = REGISTRY.get(record.name)
-    if declaration is None or not issubclass(declaration, TpuOp) or declaration.host:
-        return
-    use = CoreUse.of(record) or CoreUse((0,))
-    emitter.begin(index, record, beside=use.parallel is not None and not _is_first(records, index))
-    for place, core in enumerate(use.cores):
-        emitter.on_core(core)
-        if use.split is None:
-            declaration.kernel(record, emitter)
-        else:
-            declaration.kernel_parts(record, emitter, CoreSplit(use.split.dim, use.parts_of(place)))
-
-
-def _is_first(records: Sequence[OpRecord], index: int) -> bool:
-    """Whether an op is the first of those that run at the same time."""
-    number = records[index].attributes["group_parallel"]
-    return all(record.attributes.get("group_parallel") != number for record in records[:index])
 
 
 def _note(program: np.ndarray) -> str:

@@ -36,6 +36,14 @@ PADDING_TOKEN = 0
 """Fills the rows of a prefill beyond the prompt; what is computed for them is never read."""
 
 
+class NotFiniteError(UserError):
+    """What the program computes is NaN or infinity. found: that, without what it may come from."""
+
+    def __init__(self, found: str, reason: str) -> None:
+        super().__init__(f"{found}; {reason}")
+        self.found = found
+
+
 class ModuleExecutor(Protocol):
     """Runs one module of one layer: the interpreter on records, or a machine on instructions."""
 
@@ -374,15 +382,14 @@ class Runtime:
         return states
 
     def _require_finite(self, values: np.ndarray, where: str) -> None:
-        """Raise UserError for NaN and infinity: what is computed from them means nothing."""
+        """Raise NotFiniteError for NaN and infinity: what is computed from them means nothing."""
         if not np.isfinite(values).all():
             half = self.options.mode.half
             range_ = (
                 "" if half == "f32" else f", or a value is beyond the range of {half}: try --quantize f32"
             )
-            raise UserError(
-                f"{self.program.config.name}: {where} computes NaN or infinity; a weight is damaged{range_}"
-            )
+            found = f"{self.program.config.name}: {where} computes NaN or infinity"
+            raise NotFiniteError(found, f"a weight is damaged{range_}")
 
     def _run_blocks(
         self, first: ModuleSpec, states: np.ndarray, extra: Mapping[str, np.ndarray], rows: int

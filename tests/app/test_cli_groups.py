@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import Run, checked, runner
+from compiled import compile_here
 from tiny import write_tiny
 
 import engine.check
 from app import cli
 from app.session import Session
+from engine.compiler import open_model
+from engine.deploy import write_file
 from engine.sim.machine import Violation
 from engine.sim.machine_runtime import MachineExecutor
+from engine.tpu.isa import Engine, Space
 
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -239,6 +246,38 @@ def test_what_the_machine_finds_is_printed_and_fails(
     assert "tpu.FAttention" in {row["op"].split()[0] for row in shown["bank_conflicts"]}
 
 
+def test_violations_explain_numbers_that_are_not_finite(run: Run, checkpoint: Path, tmp_path: Path) -> None:
+    # GIVEN a compiled program whose attention loads its operands to where nothing reads them
+    model = open_model(checkpoint)
+    program = compile_here(checkpoint, quantize="bf16", seq_length=32, decode_chunks=())
+    name = "block_0"
+    module = program.modules[name]
+    last = module.snapshots[-1]
+    code = last.report.copy()
+    kinds = np.array([op.kind for op in last.ops])
+    loads = (kinds[code["op"]] == "FAttention") & (code["engine"] == Engine.GDMA)
+    code["result"]["address"][loads & (code["result"]["space"] == Space.LOCAL)] += 8192
+    changed = (*module.snapshots[:-1], replace(last, report=code))
+    program.modules[name] = replace(module, snapshots=changed)
+    path = tmp_path / "damaged.tpuscope"
+    write_file(program, model, path)
+    command = ("run", path, "--prompt-ids", "1,2,3", "--max-new-tokens", "2", "--machine")
+    # WHEN it runs unchecked THEN nobody knows better than that a number is not finite
+    code_, _, err = run(*command)
+    assert (code_, "a weight is damaged" in " ".join(err.split())) == (2, True)
+    # WHEN it is checked THEN the instructions that did it are named, and no weight is blamed
+    code_, out, err = run(*command, "--checks")
+    said = " ".join(err.split())
+    assert (code_, out) == (cli.FOUND, "")
+    found = r"✗ block_0, layer 0, instruction \d+: tpu.FAttention \S+ reads .* not all of which was written"
+    assert re.search(found, said), said[:500]
+    assert said.index("✗") < said.index("layer 0 computes NaN or infinity")
+    assert "weight is damaged" not in said
+    code_, out, _ = run(*command, "--checks", "--json")
+    shown = checked("run", out)
+    assert (code_, shown["tokens"], bool(shown["violations"])) == (cli.FOUND, [], True)
+
+
 # -- options -------------------------------------------------------------------------------------------------------
 
 
@@ -250,10 +289,37 @@ def test_options_of_the_search(run: Run, config: Path) -> None:
     assert code == 0
     assert [31, 32] in records
     assert [41, 42] in records
+    # the same one twice is one
+    code, again, _ = run(*common, *("--force-group", "block_0:31..32") * 2, "--force-group", "block_0:41..42")
+    assert (code, again) == (0, out)
     # without groups nothing is searched
     code, out, _ = run(*common, "--no-layer-group")
     found = checked("explain", out)
     assert (code, found["searched"], found["groups"]) == (0, False, [])
+
+
+def test_a_demand_on_a_module_that_is_not_compiled_is_noted(run: Run, config: Path) -> None:
+    given = ("explain", config, "-m", "embedding", *WHOLE_PROMPT, "--force-group", "block_0:0..1")
+    code, _, err = run(*given)
+    assert code == 0
+    assert "--force-group block_0:0..1 is not checked: this command does not compile block_0" in " ".join(
+        err.split()
+    )
+
+
+def test_an_op_too_large_names_its_place_its_need_and_what_fits(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**QWEN, "hidden_size": 65536, "intermediate_size": 64}))
+    code, _, err = run("explain", path, "-m", "block_0", *WHOLE_PROMPT)
+    said = " ".join(err.split())
+    assert code == cli.MISTAKE
+    for part in (
+        "RMSNorm at model.layers.0.input_layernorm",
+        "needs 917504 bytes",
+        "262144",
+        "at most 18720",
+    ):
+        assert part in said
 
 
 def test_options_of_the_search_are_kept_in_the_file(run: Run, checkpoint: Path, tmp_path: Path) -> None:
@@ -288,7 +354,17 @@ def test_mistakes_about_groups(opened: Run, arguments: tuple[str, ...], message:
         (("--force-group", "block_9:1..2"), ["unknown module 'block_9'; this model has:"]),
         (("--force-group", "block_0:1..2", "--no-layer-group"), ["--force-group needs layer groups"]),
         # a group that cannot be placed: the op, bytes needed and there, and what would fit
-        (("--force-group", "block_0:31..34"), ["mlp.gate_proj", "262144", "31..33 fits"]),
+        (
+            ("--force-group", "block_0:31..34"),
+            [
+                "block_0:31..34 cannot",
+                "layers.0.mlp.gate_proj",
+                "430080",
+                "262144",
+                "no slicing",
+                "31..33 fits",
+            ],
+        ),
         (("--force-group", "block_0:30..31"), ["op 30 (FAttention", "groups may cover"]),
     ],
 )

@@ -325,6 +325,103 @@ def test_a_lost_wait_of_a_group_is_found() -> None:
     assert line.endswith(f"is not what its records give: the wait is 0, not {wait}")
 
 
+# -- ops outside of groups -----------------------------------------------------------------------------------------
+
+Change = Callable[[np.ndarray, np.ndarray], int]
+"""(program, rows of one op) -> the row that was changed, in place."""
+
+
+def first_of(program: np.ndarray, rows: np.ndarray, engine: Engine) -> int:
+    return int(rows[program["engine"][rows] == engine][0])
+
+
+def waits_zeroed(program: np.ndarray, rows: np.ndarray) -> int:
+    row = int(rows[program["wait"][rows] > 0][0])
+    program["wait"][rows] = 0
+    return row
+
+
+def operand_moved(program: np.ndarray, rows: np.ndarray) -> int:
+    row = first_of(program, rows, Engine.TIU)
+    program["operands"]["address"][row, 0] += 64
+    return row
+
+
+def opcode_swapped(program: np.ndarray, rows: np.ndarray) -> int:
+    row = first_of(program, rows, Engine.TIU)
+    program["opcode"][row] = Opcode.ADD if program["opcode"][row] != Opcode.ADD else Opcode.MUL
+    return row
+
+
+def row_short(program: np.ndarray, rows: np.ndarray) -> int:
+    row = first_of(program, rows, Engine.GDMA)
+    program["operands"]["shape"][row, 0, 1] -= 1
+    program["result"]["shape"][row, 1] -= 1
+    return row
+
+
+def stride_changed(program: np.ndarray, rows: np.ndarray) -> int:
+    row = first_of(program, rows, Engine.GDMA)
+    program["operands"]["stride"][row, 0, 1] -= 1
+    return row
+
+
+def history_moved(program: np.ndarray, rows: np.ndarray) -> int:
+    row = int(rows[0])
+    program["history"][rows] += 64
+    return row
+
+
+CHANGES: dict[Change, str] = {
+    waits_zeroed: "wait",
+    operand_moved: "address of its operand 0",
+    opcode_swapped: "opcode",
+    row_short: "shape of its result",
+    stride_changed: "stride of its operand 0",
+    history_moved: "history",
+}
+"""Corruptions, and the field of which the check speaks."""
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("kind", ["A16MatMul", "FAttention", "RMSNorm", "Gather"])
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_corruption_outside_of_groups_is_named(kind: str, change: Change, cores: int) -> None:
+    # GIVEN a block whose op runs by itself, and one corruption of its instructions
+    program, _ = tiny_program("qwen3", "w4bf16", chip_name="bm1688", cores=cores, layer_group=False)
+    snapshot = program.modules["block_kv_0"].snapshots[-1]
+    assert list(instruction_problems(snapshot, program.options)) == []
+    index = next(i for i, op in enumerate(snapshot.ops) if op.kind == kind and op.parent is None)
+    op, corrupted = snapshot.ops[index], snapshot.report.copy()
+    row = change(corrupted, np.flatnonzero(corrupted["op"] == index))
+    # WHEN it is checked
+    said = list(instruction_problems(replace(snapshot, report=corrupted), program.options))
+    # THEN the instruction, its op and the first field that differs are named
+    wanted = (
+        f"instruction {row} of {op.name} {op.location} is not what its records give: the {CHANGES[change]} is"
+    )
+    assert any(line.startswith(wanted) for line in said), said
+
+
+def test_only_the_op_that_lacks_an_instruction_is_blamed() -> None:
+    program, _ = tiny_program("qwen3", "w4bf16", layer_group=False)
+    snapshot = program.modules["block_0"].snapshots[-1]
+    index = next(i for i, op in enumerate(snapshot.ops) if op.kind == "FAttention")
+    rows = np.flatnonzero(snapshot.report["op"] == index)
+    # GIVEN a program without one instruction, whose queues were numbered anew
+    lost = int(rows[3])
+    engine, number = snapshot.report["engine"][lost], snapshot.report["id"][lost]
+    shorter = np.delete(snapshot.report, lost)
+    shorter["id"][(shorter["engine"] == engine) & (shorter["id"] > number)] -= 1
+    shorter["wait"][(shorter["engine"] != engine) & (shorter["wait"] >= number)] -= 1
+    # THEN the op and both counts are named, and no op behind it
+    op = snapshot.ops[index]
+    said = list(instruction_problems(replace(snapshot, report=shorter), program.options))
+    assert [line for line in said if "records give" in line] == [
+        f"{op.name} {op.location} has {len(rows) - 1} instructions, its records give {len(rows)}"
+    ]
+
+
 # -- whole programs ------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from engine.op import TpuOp
-from engine.passes.codegen import emit_op
+from engine.passes.emission import emit_op
 from engine.sim.machine import Machine
 from engine.sim.timing import time_module
 from engine.snapshot import OpRecord, TensorType

@@ -202,7 +202,23 @@ def _compile(session: Session, modules: Sequence[str] | None = None) -> Compilat
     if missing:
         with compile_progress(len(missing)) as listener:
             session.compile(modules, listener)
+    _note_uncompiled_demands(session)
     return session.compilation
+
+
+def _note_uncompiled_demands(session: Session) -> None:
+    """Say which demanded groups are of modules that the command does not compile: nothing has checked them."""
+    from app.console import messages
+
+    for text in dict.fromkeys(session.options.force_group):
+        module = text.partition(":")[0]
+        if session.missing([module]):
+            messages().print(
+                f"⚠ --force-group {text} is not checked: this command does not compile {module}",
+                style="yellow",
+                markup=False,
+                soft_wrap=True,
+            )
 
 
 def _compile_view(session: Session, module: str) -> Compilation:

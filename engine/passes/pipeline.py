@@ -11,6 +11,7 @@ from engine.errors import CompileError, UserError
 from engine.passes import IMPORT, PASSES, load
 from engine.passes.base import PassContext, PassReport
 from engine.snapshot import Snapshot
+from engine.stages import ModuleSpec
 from engine.top.families import build_module
 
 Announce = Callable[[str], None]
@@ -48,8 +49,13 @@ def _run_pass(name: str, module: mlir.Module, context: PassContext) -> PassRepor
     except CompileError as error:
         raise CompileError(f"{where}: {error}", context.spec.name, name) from error
     except UserError as error:
-        raise CompileError(str(error), context.spec.name, name) from error
+        raise CompileError(_in_layer(str(error), context.spec), context.spec.name, name) from error
     return report
+
+
+def _in_layer(message: str, spec: ModuleSpec) -> str:
+    """A message with the locations of the first layer that the module serves."""
+    return message.replace("{i}", str(spec.layers[0])) if spec.layers else message
 
 
 def _snapshot(

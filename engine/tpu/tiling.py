@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +10,15 @@ from engine.snapshot import TensorType
 from engine.tpu.chip import Chip
 from engine.tpu.emit import Emitter, align_up, ceil_div
 from engine.tpu.isa import Global, Local, Opcode, Shape4, dtype_bytes
+
+
+def largest_fitting(chip: Chip, needed: Callable[[int], int], sizes: range) -> int:
+    """The largest of some sizes, ascending, for which `needed` bytes a lane fit local memory; 0 if none does.
+
+    needed: grows with the size.
+    """
+    count = bisect_right(sizes, chip.lmem_bytes, key=needed)
+    return sizes[count - 1] if count else 0
 
 
 @dataclass(frozen=True)

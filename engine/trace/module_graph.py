@@ -140,7 +140,7 @@ class _ModuleGraph:
     def _group_title(self, number: int, index: int) -> str:
         ginfo = self.ops[index].attributes
         secs = [f"{dim}secs {ginfo[f'{dim}secs']}" for dim in "ncdhw" if int(ginfo.get(f"{dim}secs", 1)) > 1]
-        return " · ".join([f"group {number + 1}", *secs])
+        return " · ".join([f"group {number}", *secs])
 
     def _tooltip(self, op: OpRecord) -> str:
         lines = [op.name, f"from {words.in_layer(op.location, self.layer)}"]

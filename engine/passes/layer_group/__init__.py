@@ -34,7 +34,7 @@ class LayerGroup(Pass):
         records = mlir.records(module)
         forced = options.forced_groups(context.spec.names)
         search = plan_fused if options.fuse_weights else plan_groups
-        report = search(records, options.chip, opt=options.opt, forced=forced)
+        report = search(records, options.chip, opt=options.opt, forced=forced, module=context.spec.name)
         apply_plans(module, records, report.groups)
         mark_bank_conflicts(module, options.chip)
         return PassReport((_note(report),), report)

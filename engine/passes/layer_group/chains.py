@@ -75,20 +75,23 @@ def _why_global_matmul(record: OpRecord) -> str:
 class Program:
     """A module's records with what the pass asks of them again and again.
 
-    weights: SSA names of the weights. last_use: index of the last record that reads a value.
+    weights: SSA names of the weights. last_use: index of the last record that reads a value. module: its name, for
+    messages. fused: groups that stream weights are made beside the usual ones.
     """
 
     ops: Sequence[OpRecord]
     chip: Chip
     weights: frozenset[str]
     last_use: Mapping[str, int]
+    module: str = ""
+    fused: bool = False
 
     @classmethod
-    def of(cls, ops: Sequence[OpRecord], chip: Chip) -> Program:
+    def of(cls, ops: Sequence[OpRecord], chip: Chip, module: str = "", *, fused: bool = False) -> Program:
         """Read a module's records."""
         weights = frozenset(record.results[0] for record in ops if record.name == "top.Weight")
         last_use = {value: index for index, record in enumerate(ops) for value in record.operands}
-        return cls(ops, chip, weights, last_use)
+        return cls(ops, chip, weights, last_use, module, fused)
 
     def why_global(self, index: int) -> str:
         """Why the op cannot run in local memory; empty when it can."""

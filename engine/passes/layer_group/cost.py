@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import engine.tpu.ops  # noqa: F401  (fills the registry)
+from engine.errors import UserError
 from engine.op import REGISTRY, TpuOp
 from engine.passes.layer_group.chains import GroupOps, LocalOp, Tensor
 from engine.passes.layer_group.plan import ItemKind, Secs
@@ -66,11 +67,16 @@ class Prices:
     def globally(self, record: OpRecord) -> int:
         """Cycles of an op with operands and results in DDR; 0 for ops that move nothing.
 
-        Raises UserError or ValueError when its kernel cannot be emitted.
+        Raises UserError, which names the op's location, or ValueError when its kernel cannot be emitted.
         """
         key = structure(record)
         if key not in self._known:
-            self._known[key] = self._price_globally(record)
+            try:
+                self._known[key] = self._price_globally(record)
+            except UserError as error:
+                if record.location in str(error):
+                    raise
+                raise UserError(f"{record.kind} at {record.location}: {error}") from error
         return self._known[key]
 
     def least(self, group: GroupOps, *, alone: bool) -> float:

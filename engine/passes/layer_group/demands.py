@@ -13,10 +13,11 @@ from engine.snapshot import is_computation
 def check_demands(
     program: Program, chains: Sequence[tuple[int, ...]], forced: Sequence[tuple[int, int]]
 ) -> tuple[Unit, ...]:
-    """The demanded groups, checked: each within one chain, none overlapping. Raises UserError."""
+    """The demanded groups, checked: each within one chain, none overlapping, equal ones once. Raises UserError."""
     taken: dict[int, Unit] = {}
-    for first, last in forced:
-        name = f"--force-group {first}..{last}"
+    demands = tuple(sorted(set(forced)))
+    for first, last in demands:
+        name = _option(program, first, last)
         if not 0 <= first < last < len(program.ops):
             raise UserError(
                 f"{name}: ops {first} to {last} are no two ops of the module, which has ops 0 to {len(program.ops) - 1}"
@@ -25,7 +26,7 @@ def check_demands(
             if is_computation(program.ops[index]) and program.why_global(index):
                 raise UserError(
                     f"{name}: {_called(program, index)} {program.why_global(index)}; groups may cover "
-                    f"{_spans(chains)}"
+                    f"{_spans(chains)}{_ordinary(program)}"
                 )
         chain = next((chain for chain in chains if first in chain and last in chain), None)
         if chain is None:
@@ -36,7 +37,20 @@ def check_demands(
             if taken.setdefault(index, (first, last)) != (first, last):
                 other = taken[index]
                 raise UserError(f"{name}: op {index} is also in the demanded group {other[0]}..{other[1]}")
-    return tuple(sorted(forced))
+    return demands
+
+
+def _option(program: Program, first: int, last: int) -> str:
+    """A demand as it stands on the command line."""
+    module = f"{program.module}:" if program.module else ""
+    return f"--force-group {module}{first}..{last}"
+
+
+def _ordinary(program: Program) -> str:
+    """The end of a message where groups might also be streamed."""
+    if not program.fused:
+        return ""
+    return "; a demanded group is an ordinary one, those that --fuse-weights streams cannot be demanded"
 
 
 def _spans(chains: Sequence[tuple[int, ...]]) -> str:
@@ -52,18 +66,11 @@ def demanded(chain: Chain, first: int, last: int) -> Part:
     if trial.placed is not None:
         return Part(first, last, trial.placed.cycles)
     program, indices = chain.program, chain.indices
-    lmem = program.chip.lmem_bytes
-    if trial.attempts:
-        closest = min(trial.attempts, key=lambda attempt: attempt.needed_bytes)
-        need = f"it needs {closest.needed_bytes} bytes a lane with {closest.secs.slices} slices"
-    else:
-        need = trial.reason
-    worst = max(range(first, last + 1), key=lambda i: _op_bytes(chain, i))
-    raise UserError(
-        f"--force-group {indices[first]}..{indices[last]} cannot be placed: {need}, local memory has {lmem}; "
-        f"its largest op is {_called(program, indices[worst])} with {_op_bytes(chain, worst)} bytes unsliced; "
-        f"{_closest(chain, first, last)}"
-    )
+    said = f"{_option(program, indices[first], indices[last])} cannot be placed: {trial.reason}"
+    if any(attempt.needed_bytes for attempt in trial.attempts):
+        worst = max(range(first, last + 1), key=lambda i: _op_bytes(chain, i))
+        said += f"; its largest op is {_called(program, indices[worst])} with {_op_bytes(chain, worst)} bytes unsliced"
+    raise UserError(f"{said}; {_closest(chain, first, last)}")
 
 
 def _op_bytes(chain: Chain, position: int) -> int:
@@ -83,7 +90,7 @@ def _closest(chain: Chain, first: int, last: int) -> str:
                     f"{axis} {getattr(secs, axis)}" for axis in "nchw" if getattr(secs, axis) > 1
                 )
                 return f"{span} fits, cut in {slices or 'one slice'}"
-    return "no two of its ops fit together"
+    return "no smaller part of it can be a group; without the demand each of its ops can run globally"
 
 
 def _called(program: Program, index: int) -> str:

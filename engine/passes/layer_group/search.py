@@ -17,18 +17,24 @@ from engine.tpu.chip import Chip
 
 
 def plan_groups(
-    ops: Sequence[OpRecord], chip: Chip, *, opt: int = CHEAPEST, forced: Sequence[tuple[int, int]] = ()
+    ops: Sequence[OpRecord],
+    chip: Chip,
+    *,
+    opt: int = CHEAPEST,
+    forced: Sequence[tuple[int, int]] = (),
+    module: str = "",
 ) -> LayerGroupReport:
     """The groups of a module.
 
     ops: its records after `op-reorder`. opt: 1 takes as many ops to a group as fit, from the last one on; 2 finds the
     cut with the least cycles; 3 also solves small groups exactly. forced: groups that the user demands, as indices of
-    the first and last record. The report has the cycles of every op that could be in a group and is not. Raises
-    UserError for an unknown `opt`, a forced group that cannot be, and an op that fits in no way.
+    the first and last record. module: its name, for messages. The report has the cycles of every op that could be in a
+    group and is not. Raises UserError for an impossible chip, an unknown `opt`, a forced group that cannot be, and an
+    op that fits in no way.
     """
     if opt not in (GREEDY, CHEAPEST, EXACT):
         raise UserError(f"--opt {opt} is unknown; accepted: 1 (greedy), 2 (cheapest cut), 3 (exact)")
-    program = Program.of(ops, chip)
+    program = Program.of(ops, chip, module)
     return plan_chains(program, program.chains(), opt, forced)
 
 

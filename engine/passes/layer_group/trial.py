@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from engine.passes.layer_group.allocation import BANK_RULE, MEMORY, Failure
-from engine.passes.layer_group.chains import GroupOps, reuse_operands
+from engine.passes.layer_group.chains import GroupOps, LocalOp, reuse_operands
 from engine.passes.layer_group.cost import Prices
 from engine.passes.layer_group.exact import best_table
 from engine.passes.layer_group.layout import Role
@@ -49,7 +49,8 @@ def try_group(group: GroupOps, prices: Prices, opt: int = CHEAPEST) -> Trial:
         return Trial(None, (), "a reshape at the end of a group moves nothing and stays outside")
     chip = prices.chip
     least, unsliced = _least_slices(group, prices)
-    ladder = _ladder(limits(group, chip), least)[:MAX_TRIES]
+    finest = limits(group, chip)
+    ladder = _ladder(finest, least)[:MAX_TRIES]
     attempts: list[Attempt] = []
     if least > 1:
         attempts.append(Attempt(Secs(), MEMORY, unsliced, chip.lmem_bytes, None))
@@ -72,7 +73,8 @@ def try_group(group: GroupOps, prices: Prices, opt: int = CHEAPEST) -> Trial:
         found = _share_banks(group, attempts, prices)
     if found:
         return Trial(min(found, key=lambda placed: placed.cycles), tuple(attempts))
-    return Trial(None, tuple(attempts), _why_not(attempts, chip))
+    reason = _why_not(attempts, chip) if ladder else _too_large(group, _ladder(finest, 1)[-1], prices)
+    return Trial(None, tuple(attempts), reason)
 
 
 def _attempt(secs: Secs, result: Placed | Failure, chip: Chip) -> Attempt:
@@ -81,9 +83,30 @@ def _attempt(secs: Secs, result: Placed | Failure, chip: Chip) -> Attempt:
     return Attempt(secs, "", result.used_bytes, chip.lmem_bytes, result.cycles)
 
 
+def _too_large(group: GroupOps, finest: Secs, prices: Prices) -> str:
+    """Why no slicing is worth a trial: an op that alone needs more than local memory has."""
+    lmem = prices.chip.lmem_bytes
+    kind, fixed = max(
+        ((op.kind, _op_bytes(op, group, prices)[1]) for op in group.ops), key=lambda found: found[1]
+    )
+    if fixed >= lmem:
+        return f"the weights of a {kind} alone take {fixed} bytes a lane, local memory has {lmem}; no slicing helps"
+    needs = []
+    for op in group.ops:
+        needed, fixed = _op_bytes(op, group, prices)
+        needs.append((fixed + ceil_div(needed - fixed, finest.slices), op.kind))
+    needed, kind = max(needs)
+    most = _slices(finest.slices)
+    return f"with {most}, which is the most, a {kind} alone needs {needed} of {lmem} bytes a lane"
+
+
+def _slices(count: int) -> str:
+    return "1 slice" if count == 1 else f"{count} slices"
+
+
 def _why_not(attempts: Sequence[Attempt], chip: Chip) -> str:
     finest = attempts[-1]
-    slices = "1 slice" if finest.secs.slices == 1 else f"{finest.secs.slices} slices"
+    slices = _slices(finest.secs.slices)
     if not finest.needed_bytes:
         return f"with {slices}: {finest.reason}"
     needed = f"{finest.needed_bytes} of {chip.lmem_bytes} bytes a lane ({finest.reason})"
@@ -148,16 +171,22 @@ def _least_slices(group: GroupOps, prices: Prices) -> tuple[int, int]:
 
     Its weights stay, all else shrinks with the slices.
     """
-    chip, shapes = prices.chip, {value: tensor.shape for value, tensor in group.tensors.items()}
     least, most = 1, 0
     for op in group.ops:
-        sizes = {v: group.tensors[v].lane_bytes(chip, shapes[v]) for v in (*op.operands, op.result)}
-        fixed = sum(size for v, size in sizes.items() if group.tensors[v].role is not Role.ROWS)
-        scratch = 0 if op.kind == "MatMul" else prices.scratch(op, group.tensors, shapes)
-        needed, room = sum(sizes.values()) + scratch, chip.lmem_bytes - fixed
+        needed, fixed = _op_bytes(op, group, prices)
+        room = prices.chip.lmem_bytes - fixed
         most = max(most, needed)
         least = max(least, ceil_div(needed - fixed, room) if room > 0 else _NEVER)
     return least, most
+
+
+def _op_bytes(op: LocalOp, group: GroupOps, prices: Prices) -> tuple[int, int]:
+    """Bytes per lane that an op takes unsliced, and those of them that are its weights."""
+    chip, shapes = prices.chip, {value: tensor.shape for value, tensor in group.tensors.items()}
+    sizes = {v: group.tensors[v].lane_bytes(chip, shapes[v]) for v in (*op.operands, op.result)}
+    fixed = sum(size for v, size in sizes.items() if group.tensors[v].role is not Role.ROWS)
+    scratch = 0 if op.kind == "MatMul" else prices.scratch(op, group.tensors, shapes)
+    return sum(sizes.values()) + scratch, fixed
 
 
 _NEVER = 1 << 30

@@ -16,7 +16,7 @@ from engine.tpu.cores import CoreSplit, outermost_split
 from engine.tpu.emit import Emitter, ceil_div, constant
 from engine.tpu.isa import Local, Opcode, Shape4, dtype_bytes
 from engine.tpu.numerics import round_to
-from engine.tpu.tiling import aligned_bytes, local_bytes
+from engine.tpu.tiling import aligned_bytes, largest_fitting, local_bytes
 
 _INFINITY_BITS = constant(0x7F800000, "ui32")
 _ZERO_BITS = constant(0, "si32")
@@ -48,7 +48,7 @@ class RMSNorm(TpuOp, top.RMSNorm):
         type_ = op.result_types[0]
         columns = type_.shape[-1]
         rows = type_.elements // columns
-        plan = _Plan.choose(emit.chip, rows, columns, type_.dtype)
+        plan = _Plan.choose(emit.chip, rows, columns, type_.dtype, op.location)
         count = ceil_div(rows, plan.rows)
         buffers = [_Buffers(plan, emit, half) for half in range(plan.halves)]
 
@@ -139,20 +139,31 @@ class _Plan:
     dtype: str
 
     @classmethod
-    def choose(cls, chip: Chip, rows: int, columns: int, dtype: str) -> _Plan:
-        """The vendor's tile (R29: f32 rows of one and a half banks a lane), or what fits."""
+    def choose(cls, chip: Chip, rows: int, columns: int, dtype: str, location: str) -> _Plan:
+        """The vendor's tile (R29: f32 rows of one and a half banks a lane), or what fits.
+
+        Raises UserError, naming the op's location, when one row a lane does not fit.
+        """
         vendor = max(1, chip.bank_bytes * 3 // 2 // (4 * columns))
         per_lane = min(vendor, ceil_div(rows, chip.lanes))
         for halves in (2, 1):
             for count in range(per_lane, 0, -1):
-                sizes = cls._sizes(chip, count, columns, dtype)
-                total = sum(size * (halves if doubled else 1) for size, doubled in sizes.values())
-                if total <= chip.lmem_bytes:
+                if cls._needed(chip, count, columns, dtype, halves) <= chip.lmem_bytes:
+                    sizes = cls._sizes(chip, count, columns, dtype)
                     return cls._place(chip.lanes * count, halves, sizes, dtype)
+        largest = largest_fitting(chip, lambda size: cls._needed(chip, 1, size, dtype, 1), range(1, columns))
         raise UserError(
-            f"RMSNorm over {columns} {dtype} elements does not fit the {chip.lmem_bytes} bytes of local "
-            f"memory of {chip.name}; choose a chip with more local memory or a model with a smaller hidden size"
+            f"RMSNorm at {location} over {columns} {dtype} elements does not fit local memory: even with one row a "
+            f"lane it needs {cls._needed(chip, 1, columns, dtype, 1)} bytes a lane, {chip.name} has "
+            f"{chip.lmem_bytes}; at most {largest} elements fit; choose a chip with more local memory or a model "
+            "with a smaller hidden size"
         )
+
+    @classmethod
+    def _needed(cls, chip: Chip, count: int, columns: int, dtype: str, halves: int) -> int:
+        """Bytes per lane of all buffers for `count` rows a lane."""
+        sizes = cls._sizes(chip, count, columns, dtype).values()
+        return sum(size * (halves if doubled else 1) for size, doubled in sizes)
 
     @staticmethod
     def _sizes(chip: Chip, count: int, columns: int, dtype: str) -> dict[str, tuple[int, bool]]:

@@ -16,7 +16,7 @@ from engine.tpu.cores import CoreSplit, narrowed, outermost_split
 from engine.tpu.emit import Emitter, ceil_div, constant
 from engine.tpu.isa import Local, Opcode, Shape4, dtype_bytes
 from engine.tpu.numerics import round_to
-from engine.tpu.tiling import local_bytes
+from engine.tpu.tiling import largest_fitting, local_bytes
 
 
 class Rope(TpuOp, top.Rope):
@@ -38,7 +38,7 @@ class Rope(TpuOp, top.Rope):
         """Tiles of tokens (a token on one lane) and heads, double buffered (R3); commands as in groups (R34)."""
         batch, length, heads, size = op.result_types[0].shape
         dtype, tokens = op.result_types[0].dtype, batch * length
-        tiles = _tiles(emit.chip, tokens, heads, size, dtype)
+        tiles = _tiles(emit.chip, tokens, heads, size, dtype, op.location)
         sizes = _tile_sizes(emit.chip, tiles[0].shape, dtype)
 
         def tensors(q: int) -> tuple[list[Local], Local]:
@@ -123,22 +123,27 @@ class _Tile:
         return (self.token * heads + self.head) * self.shape[3]
 
 
-def _tiles(chip: Chip, tokens: int, heads: int, size: int, dtype: str) -> list[_Tile]:
+def _tiles(chip: Chip, tokens: int, heads: int, size: int, dtype: str, location: str) -> list[_Tile]:
     """All heads with as many tokens as fit, spread evenly; a part of the heads if one token a lane is too much.
 
-    Raises UserError when a single head does not fit.
+    Raises UserError, naming the op's location, when a single head does not fit.
     """
     lanes = chip.lanes
 
+    def needed(per_lane: int, part: int, width: int = size) -> int:
+        sizes = _tile_sizes(chip, (1, lanes * per_lane, part, width), dtype)
+        return 2 * sum(sizes[:4]) + sizes[4]
+
     def fits(per_lane: int, part: int) -> bool:
-        sizes = _tile_sizes(chip, (1, lanes * per_lane, part, size), dtype)
-        return 2 * sum(sizes[:4]) + sizes[4] <= chip.lmem_bytes
+        return needed(per_lane, part) <= chip.lmem_bytes
 
     part = next((part for part in range(heads, 0, -1) if fits(1, part)), None)
     if part is None:
         raise UserError(
-            f"Rope on heads of {size} {dtype} elements does not fit the {chip.lmem_bytes} bytes of local "
-            f"memory of {chip.name}; choose a chip with more local memory"
+            f"Rope at {location} on heads of {size} {dtype} elements does not fit local memory: even with one head a "
+            f"lane it needs {needed(1, 1)} bytes a lane, {chip.name} has {chip.lmem_bytes}; heads of at most "
+            f"{largest_fitting(chip, lambda width: needed(1, 1, width), range(2, size, 2))} elements fit; choose a "
+            "chip with more local memory"
         )
     blocks = ceil_div(tokens, lanes)
     per_lane = next(count for count in range(blocks, 0, -1) if fits(count, part))

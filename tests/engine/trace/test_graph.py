@@ -121,7 +121,7 @@ def test_a_group_is_a_frame_and_its_result_comes_from_inside() -> None:
     source = module_graph(grouped(), title="m", subtitle="", outputs=["y"]).source
     frame = source[source.index("subgraph cluster_group5") :]
     frame = frame[: frame.index("\n\t}")]
-    assert "group 1 · csecs 2" in frame
+    assert "group 0 · csecs 2" in frame
     assert nodes(frame)["op2"] == "Add add LMEM 16 KiB · 1.5 KiB"
     assert [name in frame for name in ("op1", "op2", "op3", "op6")] == [True, True, True, False]
     assert edges(source) == {("op0", "op1"), ("op1", "op2"), ("op2", "op3"), ("op3", "op6"), ("op6", "out0")}

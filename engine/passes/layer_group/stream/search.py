@@ -29,13 +29,18 @@ _LEAST: dict[tuple[object, ...], float] = {}
 
 
 def plan_fused(
-    ops: Sequence[OpRecord], chip: Chip, *, opt: int, forced: Sequence[tuple[int, int]] = ()
+    ops: Sequence[OpRecord],
+    chip: Chip,
+    *,
+    opt: int,
+    forced: Sequence[tuple[int, int]] = (),
+    module: str = "",
 ) -> LayerGroupReport:
     """The groups of a module with `--fuse-weights`: streamed ones where they are cheaper, the usual ones elsewhere.
 
     Arguments, report and errors as of `plan_groups`; a forced group is never streamed.
     """
-    program = Program.of(ops, chip)
+    program = Program.of(ops, chip, module, fused=True)
     demanded = {index for first, last in forced for index in range(first, last + 1)}
     streamed: list[tuple[GroupPlan, Explanation]] = []
     for indices in _without(stretches(program), demanded):

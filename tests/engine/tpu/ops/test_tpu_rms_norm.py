@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -119,5 +120,13 @@ def test_a_slice_costs_what_it_does_in_a_group_of_the_reference_compiler(
 
 
 def test_a_row_that_does_not_fit_a_lane_is_refused() -> None:
-    with pytest.raises(UserError, match=r"RMSNorm over 50000 f32 elements .* bm1688"):
+    with pytest.raises(
+        UserError, match=r"RMSNorm at .* over 50000 f32 elements .* bm1688 has 131072"
+    ) as raised:
         program(RMSNorm, norm((1, 1, 50000), "f32"), BM1688)
+    # THEN the largest size that it names fits, and the next one does not
+    most = re.search(r"at most (\d+) elements", str(raised.value))
+    assert most is not None
+    program(RMSNorm, norm((1, 1, int(most[1])), "f32"), BM1688)
+    with pytest.raises(UserError, match="does not fit"):
+        program(RMSNorm, norm((1, 1, int(most[1]) + 1), "f32"), BM1688)

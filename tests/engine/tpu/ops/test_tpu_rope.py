@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from kernel_bench import BM1684X, BM1688, commands, normal, program, record, run, run_local
@@ -73,5 +75,13 @@ def test_a_slice_costs_what_it_does_in_a_group_of_the_reference_compiler(
 
 
 def test_a_head_that_does_not_fit_a_lane_is_refused() -> None:
-    with pytest.raises(UserError, match=r"Rope on heads of 8192 f32 elements .* bm1688"):
+    with pytest.raises(
+        UserError, match=r"Rope at .* on heads of 8192 f32 elements .* bm1688 has 131072"
+    ) as raised:
         program(Rope, rope((1, 1, 1, 8192), "f32"), BM1688)
+    # THEN the largest size that it names fits, and the next one does not
+    most = re.search(r"heads of at most (\d+) elements", str(raised.value))
+    assert most is not None
+    program(Rope, rope((1, 1, 1, int(most[1])), "f32"), BM1688)
+    with pytest.raises(UserError, match="does not fit"):
+        program(Rope, rope((1, 1, 1, int(most[1]) + 2), "f32"), BM1688)

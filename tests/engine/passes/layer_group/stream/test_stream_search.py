@@ -131,6 +131,15 @@ def test_a_demanded_group_is_not_streamed() -> None:
     assert [type_ for at, type_ in types.items() if at != first] == [GroupType.STREAM] * 2
 
 
+def test_a_demand_for_what_would_be_streamed_is_told_so() -> None:
+    ops = feed_forward(64)
+    product = next(at for at, op in enumerate(ops) if op.name == "tpu.A16MatMul")
+    with pytest.raises(
+        UserError, match=r"block_0.*A16MatMul.*those that --fuse-weights streams cannot be demanded"
+    ):
+        plan_fused(ops, CHIP, opt=2, forced=[(product, product + 1)], module="block_0")
+
+
 def test_other_products_are_left_as_they_are() -> None:
     # GIVEN weights that are not quantised
     module = StreamRecords()

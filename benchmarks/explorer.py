@@ -14,7 +14,17 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from app.explorer import Explorer
+from app.session import Session
+from app.widgets.timeline import TimelineView
+from app.workspace import Workspace
 
 START_GOAL, STEP_GOAL = 1.0, 0.1
 """Seconds."""
@@ -45,61 +55,52 @@ def first_screen(model: str, runs: int) -> list[float]:
     return found
 
 
-async def steps(config: str) -> list[float]:
-    """Seconds from a key to the pass that it asked for on the screen, over every pass of a compiled model.
-
-    An upper bound: the test driver itself waits about 50 ms for the screen to be idle.
-    """
-    from app.explorer import Explorer
-    from app.session import Session
-    from app.workspace import Workspace
-
-    session = Session.open(config, {})
+@asynccontextmanager
+async def compiled(model: str, options: Mapping[str, Any]) -> AsyncIterator[tuple[Explorer, Pilot[None]]]:
+    """The explorer with every module compiled."""
+    session = Session.open(model, options)
     app = Explorer(Workspace.of(session))
-    found = []
     async with app.run_test(size=(120, 40)) as pilot:
         while session.running or not session.compilation.complete:
             await pilot.pause(0.1)
         await pilot.pause(1)
-        await pilot.press("d")
-        workspace = app.work
-        assert workspace is not None
-        for key in (*("]",) * 11, *("[",) * 11):
-            before = workspace.pass_name
-            start = time.perf_counter()
-            await pilot.press(key)
-            found.append(time.perf_counter() - start)
-            if workspace.pass_name == before:
-                raise SystemExit(f"key {key} did not change the pass {before}")
+        yield app, pilot
+
+
+async def timed(pilot: Pilot[None], keys: Sequence[str], place: Callable[[], object]) -> list[float]:
+    """Seconds from each key to its answer. place: what every key must change.
+
+    An upper bound: the test driver itself waits about 50 ms for the screen to be idle.
+    """
+    found = []
+    for key in keys:
+        before = place()
+        start = time.perf_counter()
+        await pilot.press(key)
+        found.append(time.perf_counter() - start)
+        if place() == before:
+            raise SystemExit(f"key {key} did not move on from {before}")
     return found
 
 
-async def timeline_keys(model: str) -> list[float]:
-    """Seconds from a key to the next instruction on the timeline of a prefill block, under the same upper bound."""
-    from app.explorer import Explorer
-    from app.session import Session
-    from app.widgets.timeline import TimelineView
-    from app.workspace import Workspace
+async def steps(config: str) -> list[float]:
+    """Over every pass of a compiled model and back, with the diff on."""
+    async with compiled(config, {}) as (app, pilot):
+        await pilot.press("d")
+        workspace = app.work
+        assert workspace is not None
+        return await timed(pilot, ("]",) * 11 + ("[",) * 11, lambda: workspace.pass_name)
 
-    session = Session.open(model, {"seq_length": 2048})
-    app = Explorer(Workspace.of(session))
-    found = []
-    async with app.run_test(size=(120, 40)) as pilot:
-        while session.running or not session.compilation.complete:
-            await pilot.pause(0.1)
+
+async def timeline_keys(config: str) -> list[float]:
+    """To the next instruction on the timeline of a prefill block."""
+    async with compiled(config, {"seq_length": 2048}) as (app, pilot):
         await pilot.press("3")
         await pilot.pause(3)
         await pilot.press("left_square_bracket", "t")
         await pilot.pause(3)
         view = app.screen.query_one(TimelineView)
-        for key in ("right",) * 20:
-            before = view.cursor
-            start = time.perf_counter()
-            await pilot.press(key)
-            found.append(time.perf_counter() - start)
-            if view.cursor == before:
-                raise SystemExit(f"key {key} did not move the cursor")
-    return found
+        return await timed(pilot, ("right",) * 20, lambda: view.cursor)
 
 
 def main() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
+from functools import partial
 from pathlib import Path
 
+import driving
 import pytest
 from sample_program import sample_workspace, unfinished_workspace
 from textual.pilot import Pilot
@@ -707,15 +708,7 @@ async def _home(pilot: Pilot[None], app: Explorer, name: str, panel: int) -> Non
         await pilot.pause(0)
 
 
-async def _until(pilot: Pilot[None], condition: object, seconds: float = 10) -> None:
-    """Wait for something that the engine's thread brings."""
-    assert callable(condition)
-    for _ in range(int(seconds / 0.02)):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-        await pilot.pause()
-    raise AssertionError("it did not happen in time")
+_until = partial(driving.until, seconds=10)
 
 
 def test_every_action_of_the_registry_is_somebodys() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import driving
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from tiny import write_tiny
 
@@ -34,13 +33,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("explorer") / "tiny-llama", "llama")
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], object], seconds: float = 60) -> None:
-    for _ in range(int(seconds / 0.05)):
-        if condition():
-            return
-        await asyncio.sleep(0.05)
-        await pilot.pause()
-    raise AssertionError("it did not happen in time")
+until = partial(driving.until, seconds=60)
 
 
 async def test_compile_run_and_look_at_the_cache(checkpoint: Path) -> None:

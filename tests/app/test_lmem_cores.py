@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from commands import checked, runner
 from core_cases import SMALL
+from driving import settled
 from lmem_cases import OPS, PLAN, REPORT
 from textual.app import App, ComposeResult
-from textual.pilot import Pilot
 
 from app import cli
 from app.session import Session
@@ -49,12 +49,6 @@ class PaneApp(App[None]):
 
     def on_mount(self) -> None:
         self.query_one(LmemMap).focus()
-
-
-async def settled(pilot: Pilot[Any], *keys: str) -> None:
-    await pilot.pause()
-    await pilot.press(*keys)
-    await pilot.pause()
 
 
 class TestFacts:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from driving import settled
 from lmem_cases import EXPLANATION, INDEX, OPS, PLAN, REPORT
 from textual.app import App, ComposeResult
-from textual.pilot import Pilot
 
 from app.explorer import Explorer
 from app.screens.memory import BEFORE_GROUPS, GROUPED, MemoryScreen
@@ -50,12 +49,6 @@ class PaneApp(App[None]):
     def on_mount(self) -> None:
         self.query_one(LocalMemoryPane).show_report(self.report, OPS, CHIP, "block_0")
         self.query_one(LmemMap).focus()
-
-
-async def settled(pilot: Pilot[Any], *keys: str) -> None:
-    await pilot.pause()
-    await pilot.press(*keys)
-    await pilot.pause()
 
 
 # -- layout --------------------------------------------------------------------------------------------------------

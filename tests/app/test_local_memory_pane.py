@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from driving import settled
 from lmem_cases import EXPLANATION, INDEX, OPS, PLAN, REPORT, with_buffer
 from textual.app import App, ComposeResult
-from textual.pilot import Pilot
 
 from app.theme import THEMES
 from app.widgets.group_panel import BufferPanel, GroupList, LocalMemoryPane, buffer_lines
@@ -50,12 +50,6 @@ class PaneApp(App[None]):
 
     def on_local_memory_pane_group_selected(self, event: LocalMemoryPane.GroupSelected) -> None:
         self.shown.append(event.number)
-
-
-async def settled(pilot: Pilot[Any], *keys: str) -> None:
-    await pilot.pause()
-    await pilot.press(*keys)
-    await pilot.pause()
 
 
 TWO_GROUPS = LayerGroupReport((PLAN, replace(PLAN, secs=Secs(c=2), cycles=1)), (EXPLANATION,), {4: 100})

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
+from driving import until
 from textual.widgets import Input, Select, Static
 from tiny import write_tiny
 
@@ -58,15 +56,6 @@ def said(app: Explorer) -> str:
 
 def value(app: Explorer, field: str) -> str:
     return form(app).query_one(f"#{field}", Input).value
-
-
-async def until(pilot: Pilot[None], condition: Callable[[], object], seconds: float = 20) -> None:
-    for _ in range(int(seconds / 0.05)):
-        if condition():
-            return
-        await asyncio.sleep(0.05)
-        await pilot.pause()
-    raise AssertionError("it did not happen in time")
 
 
 @pytest.mark.parametrize("text", ["-", "+", "1_0", "1__0", "x", "0"])

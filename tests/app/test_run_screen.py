@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import driving
 import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
@@ -39,13 +40,7 @@ def compiled(checkpoint: Path) -> Session:
     return session
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], object], seconds: float = 30) -> None:
-    for _ in range(int(seconds / 0.05)):
-        if condition():
-            return
-        await asyncio.sleep(0.05)
-        await pilot.pause()
-    raise AssertionError("it did not happen in time")
+until = partial(driving.until, seconds=30)
 
 
 def token(number: int, position: int) -> GeneratedToken:

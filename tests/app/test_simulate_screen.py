@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 
+import driving
 import pytest
 from compiled import compile_here, tiny_compilation
 from textual.pilot import Pilot
@@ -51,12 +53,7 @@ def two_cores(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
     return compile_here(path, chip_name="bm1688", cores=2, seq_length=64, quantize="w4bf16", decode_chunks=())
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    for _ in range(400):
-        await pilot.pause(0.02)
-        if condition():
-            return
-    pytest.fail("it does not come to that")
+until = partial(driving.until, seconds=10)
 
 
 @asynccontextmanager

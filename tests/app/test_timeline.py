@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
+import driving
 import pytest
 from compiled import compile_here
 from textual.app import App, ComposeResult
@@ -30,12 +32,7 @@ SIZES = [(80, 24), (100, 30), (120, 40), (200, 60)]
 BLOCK = "block_cache_0"
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    for _ in range(400):
-        await pilot.pause(0.02)
-        if condition():
-            return
-    pytest.fail("it does not come to that")
+until = partial(driving.until, seconds=10)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from math import inf
 from engine.passes.layer_group.chains import GroupOps, Program, group_of, renamed
 from engine.passes.layer_group.cost import Prices, structure
 from engine.passes.layer_group.layout import group_types
-from engine.passes.layer_group.placing import named, plan_of
+from engine.passes.layer_group.placing import Placed, named, plan_of
 from engine.passes.layer_group.plan import GroupPlan
 from engine.passes.layer_group.trial import CHEAPEST, Trial, try_group
 
@@ -29,7 +29,7 @@ class Part:
 Unit = tuple[int, int]
 """First and last position of ops that are not cut apart."""
 
-_TRIALS: dict[tuple[object, ...], Trial] = {}
+_TRIALS: dict[tuple[object, ...], Trial[Placed]] = {}
 """What was found out about groups, by structure: repeated blocks and variants of a module have the same ones."""
 
 
@@ -41,18 +41,18 @@ class Chain:
     indices: tuple[int, ...]
     prices: Prices
     opt: int = CHEAPEST
-    _trials: dict[Unit, Trial] = field(default_factory=dict)
+    _trials: dict[Unit, Trial[Placed]] = field(default_factory=dict)
     _bests: dict[Unit, int] = field(default_factory=dict)
     _least: dict[Unit, float] = field(default_factory=dict)
 
-    def trial(self, first: int, last: int) -> Trial:
+    def trial(self, first: int, last: int) -> Trial[Placed]:
         """The ops from `first` to `last` (positions, at least two) as one group, of the type that costs least."""
         if (first, last) not in self._trials:
             trials = [self._try(group) for group in self._groups(first, last)]
             self._trials[first, last] = min(trials, key=lambda trial: trial.rank)
         return self._trials[first, last]
 
-    def _try(self, group: GroupOps) -> Trial:
+    def _try(self, group: GroupOps) -> Trial[Placed]:
         """What comes out of a group; looked up if one of its structure was tried before."""
         numbers = _numbers(group)
         same = renamed(group, numbers, range(len(group.ops)))

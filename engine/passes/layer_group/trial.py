@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Generic, Protocol, TypeVar
 
 from engine.passes.layer_group.allocation import BANK_RULE, MEMORY, Failure
 from engine.passes.layer_group.chains import GroupOps, LocalOp, reuse_operands
@@ -26,11 +27,22 @@ MAX_EXACT_OPS = 8
 """Ops of the longest group that is solved exactly."""
 
 
+class Costed(Protocol):
+    """A group with an address for everything, as it is tried."""
+
+    @property
+    def cycles(self) -> int:
+        """Of the whole group."""
+
+
+AnyPlaced = TypeVar("AnyPlaced", bound=Costed, covariant=True)
+
+
 @dataclass(frozen=True)
-class Trial:
+class Trial(Generic[AnyPlaced]):
     """A part of a chain as one group. placed: None when it cannot be one; reason: then why."""
 
-    placed: Placed | None
+    placed: AnyPlaced | None
     attempts: tuple[Attempt, ...]
     reason: str = ""
 
@@ -40,7 +52,7 @@ class Trial:
         return inf if self.placed is None else self.placed.cycles
 
 
-def try_group(group: GroupOps, prices: Prices, opt: int = CHEAPEST) -> Trial:
+def try_group(group: GroupOps, prices: Prices, opt: int = CHEAPEST) -> Trial[Placed]:
     """The coarsest slicing with which a group fits local memory, with its time steps as cheap as they get.
 
     opt 3: of all slicings the cheapest, with the best time steps (small groups only).

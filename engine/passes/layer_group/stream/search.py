@@ -17,11 +17,12 @@ from engine.passes.layer_group.search import plan_chains
 from engine.passes.layer_group.stream.chain import Stream, StreamError, stream_of, stretches
 from engine.passes.layer_group.stream.planned import stream_plan
 from engine.passes.layer_group.stream.prices import StreamPrices, stream_prices
-from engine.passes.layer_group.stream.trial import Trial, least_cycles, try_stream
+from engine.passes.layer_group.stream.trial import Placed, least_cycles, try_stream
+from engine.passes.layer_group.trial import Trial
 from engine.snapshot import OpRecord
 from engine.tpu.chip import Chip
 
-_TRIALS: dict[tuple[object, ...], Trial] = {}
+_TRIALS: dict[tuple[object, ...], Trial[Placed]] = {}
 """What was found out about streams, by structure: the modules of a layer have much the same ones."""
 NEARLY = 1.002
 """How much dearer than the cheapest cut the one that is taken may be: it saves most of the trials."""
@@ -120,10 +121,10 @@ def _explanation(chain: StreamChain, parts: Sequence[Part], number: int) -> Expl
 class StreamChain(Chain):
     """Ops that can be streamed, some of which can also be in groups of the usual kind."""
 
-    _streams: dict[tuple[int, int], Trial] = field(default_factory=dict)
+    _streams: dict[tuple[int, int], Trial[Placed]] = field(default_factory=dict)
     _bounds: dict[tuple[int, int], float] = field(default_factory=dict)
 
-    def stream(self, first: int, last: int) -> Trial:
+    def stream(self, first: int, last: int) -> Trial[Placed]:
         """The ops from `first` to `last` (positions) as a streamed group."""
         key = (first, last)
         if key not in self._streams:
@@ -199,7 +200,7 @@ class StreamChain(Chain):
             _LEAST[key] = least_cycles(stream, self._stream_prices, sliced=sliced)
         return _LEAST[key]
 
-    def _try_stream(self, first: int, last: int) -> Trial:
+    def _try_stream(self, first: int, last: int) -> Trial[Placed]:
         try:
             stream, key = self._renamed(first, last)
         except StreamError as error:

@@ -16,6 +16,7 @@ from engine.passes.layer_group.stream.memory import Full
 from engine.passes.layer_group.stream.moves import Part, Role
 from engine.passes.layer_group.stream.prices import StreamPrices
 from engine.passes.layer_group.stream.schedule import Cut, Schedule, even_rows, even_tiles
+from engine.passes.layer_group.trial import Trial
 from engine.tpu.a16_kernel import BIAS, SCALE, WEIGHT, a16_shape, tile_scratch
 from engine.tpu.cores import Range
 from engine.tpu.emit import align_up, ceil_div
@@ -49,21 +50,7 @@ class Placed:
         return int(max(sum(computing), sum(moving)))
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Ops as a streamed group. placed: None when they cannot be one; reason: then why."""
-
-    placed: Placed | None
-    attempts: tuple[Attempt, ...]
-    reason: str = ""
-
-    @property
-    def rank(self) -> float:
-        """Cycles, infinitely many if it cannot be."""
-        return inf if self.placed is None else self.placed.cycles
-
-
-def try_stream(stream: Stream, prices: StreamPrices) -> Trial:
+def try_stream(stream: Stream, prices: StreamPrices) -> Trial[Placed]:
     """The cheapest streamed group: with as few slices of rows as fit, or a few more if engines wait for each other."""
     chip = prices.chip
     attempts: list[Attempt] = []
